@@ -1,6 +1,6 @@
 //! Follows a log while a job writes to it: one that carma keeps, by way of the daemon, or a file of the user's.
 
-use carma_api::{Client, ClientError};
+use carma_api::{Client, ClientError, LogPiece};
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -34,13 +34,13 @@ impl Log {
         }
     }
 
-    /// Copies what is new to `out`. `pid`: the job's process, which still has a deleted file open.
+    /// Copies a piece of what is new to `out`. `pid`: the job's process, which still has a deleted file open.
     ///
     /// # Errors
     /// When `out` takes no more. A log that cannot be read now may be readable later, so that is no error.
-    pub(crate) fn pump(&mut self, pid: Option<u32>, out: &mut dyn Write) -> io::Result<Option<Notice>> {
+    pub(crate) fn pump(&mut self, pid: Option<u32>, out: &mut dyn Write) -> io::Result<Pumped> {
         match self {
-            Self::Kept(log) => log.pump(out).map(|()| None),
+            Self::Kept(log) => log.pump(out),
             Self::File(file) => file.pump(pid, out),
         }
     }
@@ -67,7 +67,7 @@ impl KeptLog {
         Self { socket: socket.to_owned(), id, client: None, at: 0, seen: false }
     }
 
-    fn piece(&mut self, from: u64, length: u64) -> Result<carma_api::LogPiece, ClientError> {
+    fn piece(&mut self, from: u64, length: u64) -> Result<LogPiece, ClientError> {
         let mut client = self.client.take().map_or_else(|| Client::connect(&self.socket), Ok)?;
         let piece = client.log(self.id, from, length)?;
         self.client = Some(client);
@@ -75,16 +75,20 @@ impl KeptLog {
         Ok(piece)
     }
 
-    fn pump(&mut self, out: &mut dyn Write) -> io::Result<()> {
+    fn pump(&mut self, out: &mut dyn Write) -> io::Result<Pumped> {
         // The daemon may be away for a moment, and the log not there yet: the next round tries again.
-        while let Ok(piece) = self.piece(self.at, LARGE) {
-            if piece.bytes.is_empty() {
-                break;
-            }
-            self.at = piece.at + piece.bytes.len() as u64;
-            out.write_all(&piece.bytes)?;
+        let Ok(piece) = self.piece(self.at, LARGE) else { return Ok(Pumped::default()) };
+        self.take(&piece, out)
+    }
+
+    fn take(&mut self, piece: &LogPiece, out: &mut dyn Write) -> io::Result<Pumped> {
+        if piece.bytes.is_empty() {
+            return Ok(Pumped::default());
         }
-        out.flush()
+        self.at = piece.at + piece.bytes.len() as u64;
+        out.write_all(&piece.bytes)?;
+        out.flush()?;
+        Ok(Pumped { notice: None, more: self.at < piece.end })
     }
 
     /// Copies what is there now, and not what a busy job adds meanwhile.
@@ -148,6 +152,15 @@ pub(crate) struct Follower {
     at: u64,
 }
 
+/// What came of a look at a log.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Pumped {
+    pub(crate) notice: Option<Notice>,
+    /// There is more already. Not all is copied at once: a job may print faster than its reader takes it, who is still to be
+    /// heard.
+    pub(crate) more: bool,
+}
+
 /// Something about the log that its reader should know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
@@ -173,12 +186,12 @@ impl Follower {
         self.file.is_some()
     }
 
-    /// Copies what is new to `out`. `pid`: the job's process, which still has a deleted log open.
+    /// Copies a piece of what is new to `out`. `pid`: the job's process, which still has a deleted log open.
     ///
     /// # Errors
     /// When `out` takes no more. A log that cannot be read now may be readable later, so that is no
     /// error.
-    pub(crate) fn pump(&mut self, pid: Option<u32>, out: &mut dyn Write) -> io::Result<Option<Notice>> {
+    pub(crate) fn pump(&mut self, pid: Option<u32>, out: &mut dyn Write) -> io::Result<Pumped> {
         if self.file.is_none() {
             self.file = open_log(&self.path, pid).ok();
         }
@@ -189,15 +202,16 @@ impl Follower {
             self.at = 0;
             notice = Some(Notice::Truncated);
         }
-        self.drain(out)?;
-        if self.is_replaced()
+        let mut more = self.drain(out)?;
+        if !more
+            && self.is_replaced()
             && let Ok(file) = open_log(&self.path, None)
         {
             (self.file, self.at) = (Some(file), 0);
             notice = Some(Notice::Replaced);
-            self.drain(out)?;
+            more = self.drain(out)?;
         }
-        Ok(notice)
+        Ok(Pumped { notice, more })
     }
 
     fn meta(&self) -> Option<Metadata> {
@@ -213,22 +227,16 @@ impl Follower {
         }
     }
 
-    fn drain(&mut self, out: &mut dyn Write) -> io::Result<()> {
-        let Some(file) = &self.file else { return Ok(()) };
+    /// Copies the next chunk. Returns whether there may be more.
+    fn drain(&mut self, out: &mut dyn Write) -> io::Result<bool> {
+        let Some(file) = &self.file else { return Ok(false) };
         let mut chunk = vec![0; CHUNK];
-        loop {
-            match file.read_at(&mut chunk, self.at) {
-                Ok(0) => break,
-                Ok(n) => {
-                    out.write_all(&chunk[..n])?;
-                    self.at += n as u64;
-                }
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                // A disk or server that is away for a moment; the next round tries again.
-                Err(_) => break,
-            }
-        }
-        out.flush()
+        // A disk or server may be away for a moment; the next round tries again.
+        let length = file.read_at(&mut chunk, self.at).unwrap_or(0);
+        out.write_all(&chunk[..length])?;
+        out.flush()?;
+        self.at += length as u64;
+        Ok(length == CHUNK)
     }
 }
 
@@ -292,7 +300,7 @@ mod tests {
 
     fn pump(follower: &mut Follower) -> (String, Option<Notice>) {
         let mut out = Vec::new();
-        let notice = follower.pump(None, &mut out).unwrap();
+        let notice = follower.pump(None, &mut out).unwrap().notice;
         (String::from_utf8(out).unwrap(), notice)
     }
 
@@ -314,6 +322,34 @@ mod tests {
         assert_eq!(pump(&mut follower), ("still here".into(), None));
         fs::write(&path, "new").unwrap();
         assert_eq!(pump(&mut follower), ("new".into(), Some(Notice::Replaced)));
+    }
+
+    #[test]
+    fn much_is_copied_piece_by_piece() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("7.log");
+        fs::write(&path, vec![b'x'; 2 * CHUNK + 1]).unwrap();
+        let mut follower = Follower::new(&path);
+        let mut look = || {
+            let mut out = Vec::new();
+            let pumped = follower.pump(None, &mut out).unwrap();
+            (out.len(), pumped.notice, pumped.more)
+        };
+        assert_eq!(look(), (CHUNK, None, true));
+        // What is left of it comes before what took its place.
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "new").unwrap();
+        assert_eq!(look(), (CHUNK, None, true));
+        assert_eq!(look(), (1 + 3, Some(Notice::Replaced), false));
+
+        let mut kept = KeptLog::new(&path, 7);
+        let mut look = |at, end, length| {
+            let piece = LogPiece { at, end, bytes: vec![b'x'; length].into() };
+            kept.take(&piece, &mut Vec::new()).unwrap().more
+        };
+        assert!(look(0, 500, 256) && !look(256, 500, 244) && !look(500, 500, 0));
+        assert!(look(600, 900, 100), "something was cut out");
+        assert!(!look(700, 900, 0), "the rest is a hole");
     }
 
     #[test]

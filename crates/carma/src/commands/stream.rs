@@ -110,17 +110,22 @@ pub(crate) fn copy(
     let mut pid = None;
     let mut client: Option<Client> = None;
     let mut asked = Instant::now();
+    let mut over = None;
     loop {
-        match follower.pump(pid, &mut out)? {
+        let pumped = follower.pump(if over.is_some() { None } else { pid }, &mut out)?;
+        match pumped.notice {
             Some(Notice::Truncated) => say("the log was cut short; it is shown again from its start"),
             Some(Notice::Replaced) => say("another file took the log's place; it is shown from its start"),
             None => {}
         }
-        match events.receiver.recv_timeout(LOOK) {
-            Ok(Event::Over(detail)) => {
-                follower.pump(None, &mut out)?;
-                return Ok(Ending::Over(detail));
-            }
+        if !pumped.more
+            && let Some(detail) = over
+        {
+            return Ok(Ending::Over(detail));
+        }
+        // Also while there is more: the user may have seen enough.
+        match events.receiver.recv_timeout(if pumped.more { Duration::ZERO } else { LOOK }) {
+            Ok(Event::Over(detail)) => over = Some(detail),
             Ok(Event::Failed(error)) => return Err(error.into()),
             Ok(Event::Away(true)) => say("the daemon does not answer; the job goes on, and so does its log"),
             Ok(Event::Away(false)) => say("the daemon is back"),

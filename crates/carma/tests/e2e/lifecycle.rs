@@ -1,10 +1,13 @@
 //! Submission, running, ending; bad input.
 
-use crate::support::{Setup, job, stderr, stdout, task, until};
+use crate::support::{CARMA, Setup, job, stderr, stdout, task, until};
 use carma_api::ClientError;
 use carma_api::wire::{DoneReply, SubmitReply, SubmitRequest};
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 const ONE: &str = "virtual:1xA100-40GB";
 
@@ -16,6 +19,30 @@ fn run_follows_the_output_and_returns_the_exit_code() {
     assert!(stdout(&output).contains("one\ntwo\n"), "{}", stdout(&output));
     let killed = daemon.carma(&["run", "--", "/bin/sh", "-c", "kill -9 $$"]);
     assert_eq!(killed.status.code(), Some(137));
+}
+
+#[test]
+fn run_hears_its_user_while_the_job_prints_faster_than_can_be_read() {
+    let daemon = Setup::new(ONE).start();
+    let line = "while :; do head -c 1000000 /dev/zero; sleep .01; done";
+    let mut command = Command::new(CARMA);
+    command.arg("--socket").arg(daemon.socket()).args(["run", "--", "/bin/sh", "-c", line]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut out = child.stdout.take().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut buffer = [0; 64 << 10];
+        while out.read(&mut buffer).unwrap() > 0 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    until("the job to print", || (daemon.client().log(1, 8_000_000, 1).ok()?.end > 8_000_000).then_some(()));
+    let interrupt = || kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    interrupt();
+    assert_eq!(daemon.end_of(1).job.state, "CANCELLED");
+    // There is much to read still.
+    interrupt();
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    reader.join().unwrap();
 }
 
 #[test]
