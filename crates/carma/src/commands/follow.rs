@@ -81,7 +81,12 @@ impl KeptLog {
         self.take(&piece, out)
     }
 
+    /// Copies a piece that was asked for at [`KeptLog::at`].
     fn take(&mut self, piece: &LogPiece, out: &mut dyn Write) -> io::Result<Pumped> {
+        if piece.end < self.at {
+            self.at = 0;
+            return Ok(Pumped { notice: Some(Notice::Truncated), more: piece.end > 0 });
+        }
         if piece.bytes.is_empty() {
             return Ok(Pumped::default());
         }
@@ -350,6 +355,9 @@ mod tests {
         assert!(look(0, 500, 256) && !look(256, 500, 244) && !look(500, 500, 0));
         assert!(look(600, 900, 100), "something was cut out");
         assert!(!look(700, 900, 0), "the rest is a hole");
+        let shorter = LogPiece { at: 4, end: 4, bytes: Vec::new().into() };
+        let pumped = kept.take(&shorter, &mut Vec::new()).unwrap();
+        assert_eq!((pumped, kept.at), (Pumped { notice: Some(Notice::Truncated), more: true }, 0));
     }
 
     #[test]

@@ -46,6 +46,15 @@ fn run_hears_its_user_while_the_job_prints_faster_than_can_be_read() {
 }
 
 #[test]
+fn a_log_that_its_job_shortens_is_followed_from_its_start() {
+    let daemon = Setup::new(ONE).start();
+    let line = "echo hello-world-one; sleep 1; : > /dev/stdout; echo x; sleep 1; echo z";
+    let output = daemon.carma(&["run", "--", "/bin/sh", "-c", line]);
+    assert!(stdout(&output).ends_with("hello-world-one\nx\nz\n"), "{}", stdout(&output));
+    assert!(stderr(&output).contains("the log was cut short"), "{}", stderr(&output));
+}
+
+#[test]
 fn submit_wait_logs_and_history() {
     let daemon = Setup::new(ONE).start();
     let output = daemon.carma(&["submit", "--name", "hello", "--", "echo", "hi"]);
