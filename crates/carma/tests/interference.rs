@@ -165,7 +165,7 @@ fn what_is_measured_is_what_the_model_of_the_virtual_gpu_says() {
         assert_eq!(mean(profile.metrics.memory_mib), 1024.0);
         assert!(mean(profile.metrics.power_w) > 75.0 && profile.metrics.cpu_pct.is_some());
         // Ten steps a virtual second.
-        assert!((profile.rate.as_ref().unwrap().per_s - 200.0).abs() < 20.0, "{profile:?}");
+        assert!((profile.rate.as_ref().unwrap().per_s - 10.0).abs() < 1.0, "{profile:?}");
     }
     let text = String::from_utf8(out.stdout).unwrap();
     assert!(text.contains("a model, not a measurement") && text.contains("least and most work"), "{text}");
@@ -475,12 +475,12 @@ fn programs_that_know_nothing_of_carma_are_stopped_and_continued() {
             continue;
         }
         assert_eq!(window.failed, None);
-        // Fifty a second at most: had the pauses counted, it would be far more or far fewer.
-        assert!(window.rates.iter().all(|rate| *rate > 5.0 && *rate < 55.0), "{window:?}");
+        // Fifty a second at most, 2.5 a virtual one: had the pauses counted, it would be far more or far fewer.
+        assert!(window.rates.iter().all(|rate| *rate > 0.25 && *rate < 2.75), "{window:?}");
     }
     for name in ["prints", "beats"] {
         let cpu = measured.profiles.task(name).unwrap().rate.clone().unwrap();
-        assert!(cpu.per_s > 5.0 && cpu.per_s < 55.0, "{cpu:?}");
+        assert!(cpu.per_s > 0.25 && cpu.per_s < 2.75, "{cpu:?}");
     }
 }
 

@@ -86,7 +86,8 @@ pub(super) fn run(
             Ok(answer) => match answer.count(timing) {
                 Ok(counted) => {
                     window.steps.push(rounded(counted.steps));
-                    window.rates.push(rounded(counted.per_s));
+                    // Of virtual time, as the power is; so windows of other speeds can be compared.
+                    window.rates.push(rounded(counted.per_s / gpu.speed()));
                     window.rate_sources.push(counted.source);
                 }
                 Err(why) => failures.push(format!("{}: {why}", member.name)),
