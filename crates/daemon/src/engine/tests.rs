@@ -1,0 +1,227 @@
+use super::*;
+use crate::config::{MemoryConfig, Sync};
+use crate::journal::Settings;
+use crate::run::identity::Life;
+use crate::run::launch::{Context, Launcher};
+use crate::run::pace::Paces;
+use crate::run::record::Claim;
+use crate::run::suspend::{Driver, Suspender};
+use carma_core::explain::Reason;
+use carma_core::model::{
+    ExitStatus, Forecasts, NewJob, Placement, ProcessRef, Profile, Request, SharingMode, User,
+};
+use carma_core::reading::{GpuInfo, GpuKind, Health};
+use carma_core::windows::WindowSummary;
+use carma_gpu::mps::{Mps, MpsOptions};
+use tempfile::TempDir;
+
+#[test]
+fn percentiles_of_few_values() {
+    assert_eq!(percentile(&[], 99), 0);
+    assert_eq!(percentile(&[5, 1, 3], 50), 3);
+    assert_eq!(percentile(&[5, 1, 3], 99), 5);
+}
+
+const SUPERVISOR: ProcessRef = ProcessRef { pid: u32::MAX, start_ticks: 1 };
+
+/// An engine with a journal and two GPUs that nobody looks at. Jobs are in it by inputs alone.
+struct Machine {
+    engine: Engine,
+    to_engine: mpsc::Sender<Message>,
+    dir: TempDir,
+}
+
+fn journal(dir: &TempDir) -> Journal {
+    let settings = Settings { sync: Sync::Normal, inputs: 100, jobs: 10, environments: 5, reserve: 0 };
+    Journal::open(&dir.path().join("carma.db"), &settings).unwrap()
+}
+
+impl Machine {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| {
+            let path = dir.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            path
+        };
+        let (run, log_dir, pace, mps) = (at("run"), at("logs"), at("pace"), at("mps"));
+        let mut journal = journal(&dir);
+        let state = journal.recover().unwrap();
+        let clock = Clock::start(Millis(1), 1);
+        let life = Life::begin(Millis(1)).unwrap();
+        let lives = Lives::begin(run, journal.id().to_owned(), Vec::new(), life.clone()).unwrap();
+        let watcher = Watcher::start(life.clone(), Box::new(|_, _, _| ())).unwrap();
+        let paces = Paces::start(pace, clock).unwrap();
+        let sharing = Arc::new(Mps::new(MpsOptions::new(mps)));
+        let report: crate::run::launch::Report = Arc::new(|_, _, _| ());
+        let launcher = Launcher::start(Context {
+            life,
+            records: lives.present_dir(),
+            log_dir: log_dir.clone(),
+            as_root: false,
+            env: Vec::new(),
+            sharing: sharing.clone(),
+            hierarchy: None,
+            descriptors: None,
+            watcher: watcher.clone(),
+            paces: paces.clone(),
+            look_ms: 1000,
+            report: report.clone(),
+        });
+        let parts = Parts {
+            journal,
+            memory: Memory::new(&MemoryConfig::default(), "580".into(), &[]),
+            durations: Durations::new(&[]),
+            slowdowns: Slowdowns::new(paces, None, &[]),
+            clock,
+            board: Arc::default(),
+            performer: Performer {
+                launcher: launcher.unwrap(),
+                sharing,
+                hierarchy: None,
+                report,
+                suspender: Suspender {
+                    driver: Ok(Driver::Cuda),
+                    on_gpus: Arc::new(|_| Vec::new()),
+                    report: Arc::new(|_, _, _| ()),
+                },
+                cannot_save: Arc::new(|_, _, _| ()),
+            },
+            watcher,
+            lives,
+            hierarchy: Err("a test".into()),
+            log_dir,
+            journal_file: dir.path().join("carma.db"),
+            only_uid: None,
+            cadence: Millis::secs(1),
+            watchdog: Watchdog::from_env(crate::notify::Notify::default()),
+        };
+        let (to_engine, inbox) = mpsc::channel();
+        let mut machine = Self { engine: Engine::new(state, parts, inbox), to_engine, dir };
+        let gpu = |index| GpuInfo {
+            uuid: format!("GPU-{index}").into(),
+            index,
+            name: "NVIDIA H200".into(),
+            memory: MiB::gib(140),
+            kind: GpuKind::Whole,
+            has_activity: true,
+            no_mps: None,
+        };
+        machine.written(Input::Inventory(vec![gpu(0), gpu(1)]));
+        machine
+    }
+
+    /// An input that is on the disk.
+    fn written(&mut self, input: Input) {
+        self.engine.try_apply(input).unwrap();
+        self.engine.turn_end();
+    }
+
+    /// A job that runs on this GPU, in turns, and is seen to hold so much there. Its record is there, too.
+    fn runs(&mut self, gpu: u32, held: MiB) -> JobId {
+        let job = self.engine.state.next_id();
+        let user = User::new(0, "root");
+        let request = Request {
+            gpus: 1,
+            exclusive: false,
+            sharing: Some(SharingMode::TimeSlice),
+            thread_percent: None,
+            time_limit: None,
+            priority: 0,
+            max_retries: None,
+            max_slowdown: None,
+            latency_us: None,
+            save_grace: None,
+        };
+        let new = NewJob {
+            id: job,
+            user,
+            name: "train".into(),
+            command_key: job.0,
+            request,
+            forecasts: Forecasts { declared: Some(MiB::gib(8)), ..Forecasts::default() },
+            profile: Profile::default(),
+            run_time: None,
+            hold: false,
+        };
+        self.engine.batch.jobs.push((job, stored()));
+        self.written(Input::Submitted(Box::new(new)));
+        let (gpu, sharing) = (GpuId(gpu), SharingMode::TimeSlice);
+        let at = self.engine.state.now();
+        let placement = Placement {
+            attempt: 1,
+            gpus: vec![gpu],
+            sharing,
+            cap: None,
+            part: None,
+            thread_percent: None,
+            at,
+            reason: Reason::NotPlannedYet,
+        };
+        let claim = self.records(job).claim(&Claim::Supervisor(SUPERVISOR));
+        assert!(claim.unwrap().is_some());
+        self.decided(Action::Launch { job, placement });
+        self.written(Input::Started {
+            job,
+            attempt: 1,
+            supervisor: SUPERVISOR,
+            child: None,
+            sharing,
+            note: None,
+        });
+        let seen = Observation {
+            at,
+            health: Health::Ok,
+            used: Some(held),
+            jobs: vec![(job, Some(held))],
+            foreign: Vec::new(),
+            processes_known: true,
+            window: WindowSummary::default(),
+            energy_mj: None,
+        };
+        self.written(Input::Observed { gpu, seen: Box::new(seen) });
+        job
+    }
+
+    fn decided(&mut self, action: Action) {
+        self.written(Input::Decided(Box::new(action)));
+    }
+
+    fn records(&self, job: JobId) -> Records {
+        self.engine.parts.lives.present_records(job, 1)
+    }
+
+    /// The journal does not take what this turn brings.
+    fn refuses(&mut self) {
+        // A row that is there already.
+        self.engine.batch.jobs.push((JobId(1), stored()));
+    }
+
+    /// Runs until it is told to stop, which it is already. What is on the disk afterwards.
+    fn stops(self) -> (State, TempDir) {
+        self.to_engine.send(Message::Stop).unwrap();
+        self.engine.run();
+        (journal(&self.dir).recover().unwrap(), self.dir)
+    }
+}
+
+fn stored() -> StoredJob {
+    let request = SubmitRequest { command: vec!["x".into()], ..SubmitRequest::default() };
+    StoredJob { request, uid: 0, gid: 0, log: "/log".into(), estimate: None }
+}
+
+#[test]
+fn a_record_goes_when_its_end_is_on_the_disk_and_not_before() {
+    for refuses in [false, true] {
+        let mut machine = Machine::new();
+        let job = machine.runs(0, MiB::gib(4));
+        let records = machine.records(job);
+        if refuses {
+            machine.refuses();
+        }
+        machine.engine.watched(job, 1, Event::Exited(Exit::of(ExitStatus::Code(0))));
+        let (state, _dir) = machine.stops();
+        let (known, kept) = (state.job(job).is_none(), records.read().unwrap().is_some());
+        assert_eq!((known, kept), (!refuses, refuses));
+    }
+}
