@@ -1077,6 +1077,9 @@ impl Engine {
                     | Input::Exited { .. }
                     | Input::NotLaunched { .. }
                     | Input::CannotSave { .. }
+                    | Input::Suspended { .. }
+                    | Input::Resumed { .. }
+                    | Input::SuspendFailed { .. }
                     | Input::Configured(_)
                     | Input::Inventory(_)
             )

@@ -183,6 +183,24 @@ impl Machine {
         job
     }
 
+    /// A job that runs is about to leave its GPU.
+    fn suspends(&mut self, job: JobId) {
+        self.written(Input::Suspend { job, by: User::new(0, "root") });
+        self.decided(Action::Suspend { job, attempt: 1, cause: None });
+    }
+
+    /// One that was about to leave its GPU has left it.
+    fn is_off(&mut self, job: JobId) {
+        self.written(Input::Suspended { job, attempt: 1, host: MiB::gib(4) });
+    }
+
+    /// ... and is about to come back.
+    fn resumes(&mut self, job: JobId) {
+        self.is_off(job);
+        self.written(Input::Unsuspend { job, by: User::new(0, "root") });
+        self.decided(Action::Resume { job, attempt: 1, gpus: vec![GpuId(0)] });
+    }
+
     fn decided(&mut self, action: Action) {
         self.written(Input::Decided(Box::new(action)));
     }
@@ -223,5 +241,33 @@ fn a_record_goes_when_its_end_is_on_the_disk_and_not_before() {
         let (state, _dir) = machine.stops();
         let (known, kept) = (state.job(job).is_none(), records.read().unwrap().is_some());
         assert_eq!((known, kept), (!refuses, refuses));
+    }
+}
+
+#[test]
+fn what_came_of_a_suspension_is_not_lost_with_a_commit() {
+    use suspend::Outcome::{Failed, Resumed, Suspended};
+    let failed = || Failed { why: "out of memory".into(), stuck: false };
+    let cases = [
+        (false, Suspended(MiB::gib(4)), Some(SuspendStep::Suspended)),
+        (false, failed(), None),
+        (true, Resumed, None),
+        (true, failed(), Some(SuspendStep::Suspended)),
+    ];
+    for (off, outcome, step) in cases {
+        let mut machine = Machine::new();
+        let job = machine.runs(0, MiB::gib(4));
+        machine.suspends(job);
+        if off {
+            machine.resumes(job);
+        }
+        machine.engine.handle(Message::Suspension(job, 1, outcome.clone()));
+        machine.refuses();
+        machine.engine.turn_end();
+        let (state, _dir) = machine.stops();
+        let job = state.job(job).unwrap();
+        assert_eq!(job.suspension().map(|suspension| suspension.step), step, "{outcome:?}");
+        let told = job.halt().and_then(|halt| halt.failed.as_deref());
+        assert_eq!(told, matches!(outcome, Failed { .. }).then_some("out of memory"));
     }
 }
