@@ -475,13 +475,11 @@ impl Salvage {
                 }
             };
             let Some(input) = input else { continue };
-            let at = self.state.now().max(latest) + Millis(1);
-            match self.state.apply(at, &input) {
-                Ok(applied) => {
-                    self.added.push((at, input));
-                    self.finished.extend(applied.finished);
-                }
-                Err(e) => report.lost.push(format!("what became of job {id}: {e}")),
+            let exited = matches!(input, Input::Exited { .. });
+            self.add(id, latest, input, report);
+            // One that was suspended or was to begin anew is back in the queue by now.
+            if exited && self.state.job(id).is_some() {
+                self.add(id, latest, Input::Cancel { job: id, by: by.clone() }, report);
             }
         }
         // What the history knows of an end is better than what can be guessed.
@@ -498,6 +496,18 @@ impl Salvage {
                 let jobs: Vec<String> = jobs.iter().map(ToString::to_string).collect();
                 report.done.push(format!("jobs {} are {what}", jobs.join(", ")));
             }
+        }
+    }
+
+    /// Adds an entry about a job, later than all that was.
+    fn add(&mut self, id: JobId, latest: Millis, input: Input, report: &mut Repair) {
+        let at = self.state.now().max(latest) + Millis(1);
+        match self.state.apply(at, &input) {
+            Ok(applied) => {
+                self.added.push((at, input));
+                self.finished.extend(applied.finished);
+            }
+            Err(e) => report.lost.push(format!("what became of job {id}: {e}")),
         }
     }
 

@@ -2,7 +2,11 @@
 
 use super::tests::{SETTINGS, gpu, submitted, write};
 use super::*;
+use carma_core::explain::Reason;
+use carma_core::input::Action;
+use carma_core::model::{GpuId, JobState, Placement, ProcessRef, SharingMode, User};
 use carma_core::state::State;
+use carma_core::units::MiB;
 use rusqlite::types::Value;
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,7 +43,7 @@ fn submit(journal: &mut Journal, state: &mut State, id: u64, env: &str) {
 }
 
 fn cancel(journal: &mut Journal, state: &mut State, id: u64) {
-    let by = carma_core::model::User::new(0, "root");
+    let by = User::new(0, "root");
     write(journal, state, [Input::Cancel { job: JobId(id), by }]);
 }
 
@@ -280,6 +284,55 @@ fn an_older_copy_is_accepted_with_new_numbers_and_nothing_runs_again() {
     assert_eq!(state.jobs().len(), 1);
     assert!(state.queue().is_empty(), "it may have run");
     assert_eq!(repair(dir.path(), true).unwrap(), Repair::default(), "once is enough");
+}
+
+#[test]
+fn what_was_under_way_is_ended_for_good_whatever_was_to_become_of_it() {
+    let by = || User::new(0, "root");
+    let (job, attempt) = (JobId(1), 1);
+    let suspended = vec![
+        Input::Suspend { job, by: by() },
+        Input::Decided(Box::new(Action::Suspend { job, attempt, cause: None })),
+        Input::Suspended { job, attempt, host: MiB::gib(1) },
+    ];
+    let requeued = vec![Input::Requeue { job, by: by() }];
+    for (what, state_at_end) in
+        [(Vec::new(), JobState::Failed), (suspended, JobState::Cancelled), (requeued, JobState::Cancelled)]
+    {
+        let (dir, path) = place();
+        let (mut journal, mut state) = (opened(&path), State::default());
+        write(&mut journal, &mut state, [gpu()]);
+        submit(&mut journal, &mut state, job.0, "a");
+        let (sharing, supervisor) = (SharingMode::TimeSlice, ProcessRef { pid: 1, start_ticks: 1 });
+        let placement = Placement {
+            attempt,
+            gpus: vec![GpuId(0)],
+            sharing,
+            cap: None,
+            part: None,
+            thread_percent: None,
+            at: state.now(),
+            reason: Reason::NotPlannedYet,
+        };
+        let started = Input::Started { job, attempt, supervisor, child: None, sharing, note: None };
+        write(
+            &mut journal,
+            &mut state,
+            [Input::Decided(Box::new(Action::Launch { job, placement })), started],
+        );
+        // The last entry is lost.
+        write(&mut journal, &mut state, what.into_iter().chain([Input::Tick]));
+        drop(journal);
+        let cut = "DELETE FROM inputs WHERE seq = (SELECT max(seq) FROM inputs)";
+        Connection::open(&path).unwrap().execute_batch(cut).unwrap();
+        let done = repair(dir.path(), true).unwrap();
+        assert!(done.done.iter().any(|line| line.starts_with("jobs 1 are ended, since")), "{done:?}");
+        assert_eq!(broken(&path), []);
+        assert_eq!(opened(&path).recover().unwrap().jobs().len(), 0, "nothing runs again");
+        let db = read::open_to_read(&path).unwrap();
+        let told: String = db.query_row("SELECT state FROM history", [], |row| row.get(0)).unwrap();
+        assert_eq!(told, state_at_end.as_str());
+    }
 }
 
 #[test]
