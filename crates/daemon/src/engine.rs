@@ -668,7 +668,8 @@ impl Engine {
         }
     }
 
-    /// Whether a job can be suspended as far as the driver and the host's memory go.
+    /// Whether a job can be suspended as far as the driver and the host's memory go. One that is off its GPU has what it takes of
+    /// the host already.
     fn check_suspension(&self, id: JobId) -> Result<(), Refused> {
         let conflict = |text: String| Err(Refused::new(409, "conflict", text));
         let suspender = &self.parts.performer.suspender;
@@ -678,11 +679,14 @@ impl Engine {
                 return conflict(format!("jobs cannot be suspended here: {why}; see `carma doctor`"));
             }
         };
-        let running = self.state.job(id).filter(|_| driver.takes_host_memory());
+        let running = self.state.job(id).filter(|job| driver.takes_host_memory() && !job.is_off());
         let Some((job, placement)) = running.and_then(|job| Some((job, job.placement()?))) else {
             return Ok(());
         };
-        let leaving = |job: &&Job| !job.is_off() && job.spec.id != id;
+        let leaving = |job: &&Job| {
+            let step = job.suspension().map(|suspension| suspension.step);
+            job.spec.id != id && matches!(step, Some(SuspendStep::Asked | SuspendStep::Suspending))
+        };
         let others = self.state.halted().iter().filter_map(|id| self.state.job(*id)).filter(leaving);
         let promised = others.map(|job| held(&self.state, job)).sum();
         let group =

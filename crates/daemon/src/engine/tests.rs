@@ -195,8 +195,7 @@ impl Machine {
     }
 
     /// ... and is about to come back.
-    fn resumes(&mut self, job: JobId) {
-        self.is_off(job);
+    fn comes_back(&mut self, job: JobId) {
         self.written(Input::Unsuspend { job, by: User::new(0, "root") });
         self.decided(Action::Resume { job, attempt: 1, gpus: vec![GpuId(0)] });
     }
@@ -259,7 +258,8 @@ fn what_came_of_a_suspension_is_not_lost_with_a_commit() {
         let job = machine.runs(0, MiB::gib(4));
         machine.suspends(job);
         if off {
-            machine.resumes(job);
+            machine.is_off(job);
+            machine.comes_back(job);
         }
         machine.engine.handle(Message::Suspension(job, 1, outcome.clone()));
         machine.refuses();
@@ -270,4 +270,20 @@ fn what_came_of_a_suspension_is_not_lost_with_a_commit() {
         let told = job.halt().and_then(|halt| halt.failed.as_deref());
         assert_eq!(told, matches!(outcome, Failed { .. }).then_some("out of memory"));
     }
+}
+
+#[test]
+fn memory_of_the_host_is_for_jobs_that_are_about_to_leave_their_gpu() {
+    // More than any host has.
+    let much = MiB::gib(1 << 30);
+    let mut machine = Machine::new();
+    let (large, small) = (machine.runs(0, much), machine.runs(1, MiB(1)));
+    let can = |machine: &Machine, job| machine.engine.check_suspension(job).is_ok();
+    assert_eq!((can(&machine, large), can(&machine, small)), (false, true));
+    machine.suspends(large);
+    assert!(!can(&machine, small), "its memory goes to the host first");
+    machine.is_off(large);
+    assert_eq!((can(&machine, large), can(&machine, small)), (true, true), "it is there");
+    machine.comes_back(large);
+    assert!(can(&machine, small), "it takes no more");
 }
