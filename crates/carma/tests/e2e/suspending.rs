@@ -476,6 +476,16 @@ fn a_drivers_errors_leave_a_job_where_it_was() {
     until("it to run on", || (machine.state() == 0).then_some(()));
     daemon.in_state(machine.id, "RUNNING");
 
+    // It dies before it has touched anybody, and so does the one that would undo it: there is nothing to undo.
+    let dies = Fault { kills_caller: true, times: 2, ..Fault::default() };
+    machine.cuda(|state| {
+        state.faults.insert("cuInit".into(), dies);
+    });
+    carma(daemon, &["suspend", &id]);
+    machine.failed("; then the process that calls the driver ended with signal: 9");
+    until("it to run on", || (daemon.show(machine.id).job.reason.code == "NotSuspended").then_some(()));
+    assert_eq!(daemon.in_state(machine.id, "RUNNING").attempts.len(), 1);
+
     carma(daemon, &["suspend", &id]);
     let view = daemon.in_state(machine.id, "SUSPENDED").job;
     machine.nvml(false);

@@ -9,7 +9,7 @@ use carma_process::process;
 use carma_virtual_gpu::VirtualCheckpoint;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -131,6 +131,14 @@ impl Errand {
     }
 }
 
+/// Whether errands with this book that were given up may have touched a process. Of a book that cannot be read nobody knows.
+pub(super) fn may_have_touched(book: &Path) -> bool {
+    match File::options().read(true).custom_flags(libc::O_NOFOLLOW).open(book).and_then(Book::named) {
+        Ok(processes) => !processes.is_empty(),
+        Err(e) => e.kind() != ErrorKind::NotFound,
+    }
+}
+
 /// Who has been touched of a job.
 struct Book {
     file: File,
@@ -142,12 +150,17 @@ impl Book {
     fn open(path: &Path) -> io::Result<Self> {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let mut file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
+        let file = options.custom_flags(libc::O_NOFOLLOW).open(path)?;
         file.lock()?;
+        let processes = Self::named(&file)?;
+        Ok(Self { file, processes })
+    }
+
+    fn named(file: impl Read) -> io::Result<Vec<ProcessRef>> {
         let mut text = Vec::new();
-        (&mut file).take(LONGEST).read_to_end(&mut text)?;
+        file.take(LONGEST).read_to_end(&mut text)?;
         // One that was cut off while it was written was written before any process was touched.
-        Ok(Self { file, processes: serde_json::from_slice(&text).unwrap_or_default() })
+        Ok(serde_json::from_slice(&text).unwrap_or_default())
     }
 
     /// All of them run. That they may be named once more does no harm.
@@ -160,5 +173,24 @@ impl Book {
         self.file.rewind()?;
         self.file.set_len(0)?;
         self.file.write_all(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_book_without_names_says_that_nobody_was_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.1.suspend");
+        assert!(!may_have_touched(&path), "no errand came so far");
+        let mut book = Book::open(&path).unwrap();
+        assert!(!may_have_touched(&path));
+        book.write(&[ProcessRef { pid: 1, start_ticks: 1 }]).unwrap();
+        assert!(may_have_touched(&path));
+        book.forget();
+        assert!(!may_have_touched(&path));
+        assert!(may_have_touched(dir.path()), "what cannot be read");
     }
 }

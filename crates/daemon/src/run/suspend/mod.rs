@@ -17,7 +17,7 @@ use carma_core::units::MiB;
 use carma_gpu::checkpoint::cuda;
 use carma_gpu::checkpoint::swap;
 use carma_process::process;
-use errand::{Answer, Errand, Work};
+use errand::{Answer, Errand, Work, may_have_touched};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -191,15 +191,16 @@ fn carry_out(driver: &Driver, on_gpus: &OnGpus, subject: &Subject, what: &What) 
         Err(NoAnswer::GivenUp(why)) => {
             let again = if suspends { Work::Resume { pairs: Vec::new() } } else { errand.work.clone() };
             let again = Errand { work: again, processes: Vec::new(), ..errand };
+            // Of one that was to leave, and of which nothing was touched yet, there is nothing to undo.
+            let fail = |more: String| {
+                let stuck = !suspends || may_have_touched(&subject.book);
+                Outcome::Failed { why: format!("{why}; then {more}"), stuck }
+            };
             match run(&again, deadline) {
                 Ok(Answer::Done(_)) if suspends => return Outcome::Failed { why, stuck: false },
-                Ok(Answer::Failed(more)) if suspends => {
-                    return Outcome::Failed { why: format!("{why}; then {}", more.why), stuck: true };
-                }
+                Ok(Answer::Failed(more)) if suspends => return fail(more.why),
                 Ok(answer) => answer,
-                Err(more) => {
-                    return Outcome::Failed { why: format!("{why}; then {}", more.why()), stuck: true };
-                }
+                Err(more) => return fail(more.why()),
             }
         }
         Err(NoAnswer::NotStarted(why)) => return Outcome::Failed { why, stuck: false },
