@@ -47,17 +47,11 @@ pub(super) async fn record(
     let mut rows = page.rows;
     let asker = app.asker(&peer);
     hide(&mut rows, |uid| asker.may_read(uid));
-    let mut gpus = page.gpus;
-    for gpu in recorder.gpus() {
-        if !gpus.iter().any(|known| known.gpu == gpu.gpu) {
-            gpus.push(gpu.clone());
-        }
-    }
     Ok(Json(RecordReply {
         version: VERSION,
         now_ms: now.0,
         first_ms: page.first.map(|first| first.0),
-        gpus,
+        gpus: page.gpus,
         rows,
         next_ms: page.next.map(|next| next.0),
         dropped_looks: recorder.dropped(),

@@ -122,19 +122,13 @@ impl Recorder {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// The GPUs that there are now.
-    #[must_use]
-    pub fn gpus(&self) -> &[RecordedGpu] {
-        &self.gpus
-    }
-
     /// Rows that end after `since` and not after `until`, made into rows of `step` from multiples of it on. May block for
     /// as long as the disk does, and reads a part where there is much.
     ///
     /// # Errors
     /// When the directory cannot be read. What is damaged in it is passed over.
     pub fn read(&self, since: Millis, until: Millis, step: Millis) -> Result<Page, RecordError> {
-        let last = lock(&self.unwritten).clone();
+        let last = lock(&self.unwritten).iter().map(|row| (&*self.gpus, row.clone())).collect();
         read(&self.dir, since, until, step, last)
     }
 }

@@ -197,7 +197,7 @@ impl Segments {
 pub struct Page {
     /// When the oldest row begins that is kept.
     pub first: Option<Millis>,
-    /// GPUs that files told of, the latest with an index.
+    /// The GPUs of this time by index: of those that had one after another, the last. Rows of the others are left out.
     pub gpus: Vec<RecordedGpu>,
     /// Rows by time.
     pub rows: Vec<Row>,
@@ -235,6 +235,11 @@ impl Frame {
         bytes.map_or(0, u64::from_le_bytes)
     }
 
+    /// Whether it is of rows that end after a time. So the header is not.
+    fn has_rows_after(&self, since: u64) -> bool {
+        self.time(1) > since && self.time(0) != self.time(1)
+    }
+
     /// The lines of the payload that follows; `None`: it is damaged, or the file was torn within it.
     fn lines<T: DeserializeOwned>(&self, file: &mut impl Read) -> Option<Vec<T>> {
         let mut payload = vec![0; self.length as usize];
@@ -268,6 +273,32 @@ impl Segment {
             gpus: header.gpus,
         })
     }
+
+    /// Whether rows of a span of time may be in it.
+    fn reaches_into(&self, since: Millis, until: Millis) -> bool {
+        let Ok(mut file) = open(&self.path) else { return false };
+        while let Some(frame) = Frame::read(&mut file) {
+            if frame.has_rows_after(since.0) {
+                return frame.time(0) < until.0;
+            }
+            if file.seek_relative(i64::from(frame.length)).is_err() {
+                break;
+            }
+        }
+        false
+    }
+}
+
+/// GPUs of several times, the latest time first, by index. An index is the GPU's that had it last, and a GPU has its last index.
+fn by_index<'a>(latest_first: impl Iterator<Item = &'a RecordedGpu>) -> Vec<RecordedGpu> {
+    let mut gpus: Vec<RecordedGpu> = Vec::new();
+    for gpu in latest_first {
+        if !gpus.iter().any(|later| later.gpu == gpu.gpu || later.uuid == gpu.uuid) {
+            gpus.push(gpu.clone());
+        }
+    }
+    gpus.sort_by_key(|gpu| gpu.gpu);
+    gpus
 }
 
 /// What is being put together.
@@ -277,6 +308,8 @@ struct Answer {
     step: u64,
     /// Rows from here on are known from elsewhere.
     known: u64,
+    /// GPUs that it tells of.
+    gpus: Vec<RecordedGpu>,
     fold: Fold,
     bucket: u64,
     rows: Vec<Row>,
@@ -286,11 +319,17 @@ struct Answer {
 }
 
 impl Answer {
-    /// Takes a row. `false`: it is enough, and the row is not in it.
-    fn take(&mut self, row: Row) -> bool {
+    /// Takes a row of these GPUs. `false`: it is enough, and the row is not in it.
+    fn take(&mut self, mut row: Row, of: &[RecordedGpu]) -> bool {
         if row.at_ms <= self.since || row.at_ms > self.until {
             return true;
         }
+        // An index means nothing beyond its own time.
+        row.gpus.retain_mut(|row| {
+            let gpu = of.iter().find(|gpu| gpu.gpu == row.gpu);
+            let told = gpu.and_then(|gpu| self.gpus.iter().find(|told| told.uuid == gpu.uuid));
+            told.map(|told| row.gpu = told.gpu).is_some()
+        });
         // A row that ends with a bucket is in it.
         let bucket = row.at_ms.div_ceil(self.step);
         if bucket != self.bucket {
@@ -316,7 +355,7 @@ impl Answer {
 }
 
 /// Reads rows that end after `since` and not after `until`, made into rows of `step`. `unwritten`: the latest rows, which may
-/// be on the disk already.
+/// be on the disk already, each with the GPUs that were there.
 ///
 /// # Errors
 /// When the directory cannot be read. What is damaged in it is passed over.
@@ -325,48 +364,51 @@ pub fn read(
     since: Millis,
     until: Millis,
     step: Millis,
-    unwritten: Vec<Row>,
+    unwritten: Vec<(&[RecordedGpu], Row)>,
 ) -> Result<Page, RecordError> {
     let files = files(dir).map_err(|why| RecordError { dir: dir.to_owned(), why })?;
     let segments: Vec<Segment> = files.values().filter_map(|(path, _)| Segment::of(path)).collect();
     let first = segments.first().map(|segment| segment.begin);
-    let first = first.or_else(|| unwritten.first().map(|row| row.at_ms.saturating_sub(row.span_ms)));
-    let mut gpus = BTreeMap::new();
-    for gpu in segments.iter().flat_map(|segment| &segment.gpus) {
-        gpus.insert(gpu.gpu, gpu.clone());
-    }
+    let first = first.or_else(|| unwritten.first().map(|(_, row)| row.at_ms.saturating_sub(row.span_ms)));
+    let begins: Vec<u64> = segments.iter().skip(1).map(|segment| segment.begin).chain([u64::MAX]).collect();
+    let there = |(segment, next): &(Segment, u64)| {
+        *next > since.0 && segment.begin < until.0 && segment.reaches_into(since, until)
+    };
+    let segments: Vec<Segment> =
+        segments.into_iter().zip(begins).filter(there).map(|(segment, _)| segment).collect();
+    let in_span = |row: &Row| row.at_ms > since.0 && row.at_ms <= until.0;
+    let latest = unwritten.iter().rev().find(|(_, row)| in_span(row)).map_or(&[][..], |(gpus, _)| gpus);
+    let written = segments.iter().rev().flat_map(|segment| &segment.gpus);
     let mut answer = Answer {
         since: since.0,
         until: until.0,
         step: step.0.max(1),
-        known: unwritten.first().map_or(u64::MAX, |row| row.at_ms),
+        known: unwritten.first().map_or(u64::MAX, |(_, row)| row.at_ms),
+        gpus: by_index(latest.iter().chain(written)),
         fold: Fold::default(),
         bucket: 0,
         rows: Vec::new(),
         read: 0,
         made: 0,
     };
-    let begins: Vec<u64> = segments.iter().skip(1).map(|segment| segment.begin).chain([u64::MAX]).collect();
     let mut whole = true;
-    for (segment, next) in segments.into_iter().zip(begins) {
-        if next > since.0 && segment.begin < until.0 && whole {
-            // One that has gone in the meantime was the oldest.
-            whole = open(&segment.path).map_or(true, |mut file| read_segment(&mut file, &mut answer));
-        }
+    for segment in &segments {
+        // One that has gone in the meantime was the oldest.
+        whole = whole
+            && open(&segment.path).map_or(true, |mut file| read_segment(&mut file, segment, &mut answer));
     }
-    whole = whole && unwritten.into_iter().all(|row| answer.take(row));
+    whole = whole && unwritten.into_iter().all(|(gpus, row)| answer.take(row, gpus));
     if whole {
         answer.end_bucket();
     }
     let next = (!whole).then(|| answer.rows.last().map_or(since, |row| Millis(row.at_ms)));
-    Ok(Page { first: first.map(Millis), gpus: gpus.into_values().collect(), rows: answer.rows, next })
+    Ok(Page { first: first.map(Millis), gpus: answer.gpus, rows: answer.rows, next })
 }
 
 /// `false`: it is enough.
-fn read_segment(file: &mut BufReader<File>, answer: &mut Answer) -> bool {
+fn read_segment(file: &mut BufReader<File>, segment: &Segment, answer: &mut Answer) -> bool {
     while let Some(frame) = Frame::read(file) {
-        // So does the header, which has no rows.
-        if frame.time(1) <= answer.since || frame.time(0) == frame.time(1) {
+        if !frame.has_rows_after(answer.since) {
             if file.seek_relative(i64::from(frame.length)).is_err() {
                 break;
             }
@@ -377,7 +419,7 @@ fn read_segment(file: &mut BufReader<File>, answer: &mut Answer) -> bool {
         }
         let Some(rows) = frame.lines::<Row>(file) else { break };
         let known = answer.known;
-        if !rows.into_iter().filter(|row| row.at_ms < known).all(|row| answer.take(row)) {
+        if !rows.into_iter().filter(|row| row.at_ms < known).all(|row| answer.take(row, &segment.gpus)) {
             return false;
         }
     }
@@ -430,7 +472,9 @@ mod tests {
         assert_eq!(seconds(dir.path(), 118, 122), [119, 120, 121, 122]);
         assert_eq!(seconds(dir.path(), 60, 99), [0; 0]);
         // Rows that are about to be written count once.
-        let page = read(dir.path(), Millis(0), Millis(1 << 40), Millis(1), rows(245, 253)).unwrap();
+        let gpus = header().gpus;
+        let unwritten = rows(245, 253).into_iter().map(|row| (&*gpus, row)).collect();
+        let page = read(dir.path(), Millis(0), Millis(1 << 40), Millis(1), unwritten).unwrap();
         let of_all: Vec<u64> = page.rows.iter().map(|row| row.at_ms / 1000).collect();
         assert_eq!(of_all, all.iter().copied().chain([251, 252]).collect::<Vec<_>>());
         let middle = dir.path().join("00000002.rec");
@@ -476,6 +520,55 @@ mod tests {
             Segments::open(dir.path(), header(), 1 << 30).write(&rows(from, from + 1)).unwrap();
         }
         assert_eq!(super::files(dir.path()).unwrap().len(), MOST_FILES);
+    }
+
+    #[test]
+    fn an_index_is_the_gpus_that_had_it_last_in_the_time_that_is_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let gpu = |gpu, uuid: &str| RecordedGpu { gpu, uuid: uuid.into(), ..RecordedGpu::default() };
+        let lives = [
+            (1, vec![gpu(0, "virtual-0"), gpu(1, "virtual-1")]),
+            (100, vec![gpu(0, "GPU-a"), gpu(1, "GPU-b")]),
+            (200, vec![gpu(0, "GPU-b")]),
+        ];
+        // Each GPU has a power of its own.
+        let powers = BTreeMap::from([("virtual-0", 1.0), ("virtual-1", 2.0), ("GPU-a", 3.0), ("GPU-b", 4.0)]);
+        let row = |gpus: &[RecordedGpu], second: u64| {
+            let one = |gpu: &RecordedGpu| {
+                let readings = Readings { power_w: powers.get(&*gpu.uuid).copied(), ..Readings::default() };
+                GpuRow { gpu: gpu.gpu, span_ms: 1000, readings, ..GpuRow::default() }
+            };
+            let gpus = gpus.iter().map(one).collect();
+            Row { at_ms: second * 1000, span_ms: 1000, host: None, gpus }
+        };
+        for (from, gpus) in &lives[..2] {
+            let header = Header { gpus: gpus.clone(), ..header() };
+            let rows: Vec<Row> = (*from..from + 10).map(|second| row(gpus, second)).collect();
+            Segments::open(dir.path(), header, 1 << 30).write(&rows).unwrap();
+        }
+        // The last life has written nothing yet.
+        let told = |since: u64, until: u64| {
+            let (from, gpus) = &lives[2];
+            let unwritten = (*from..from + 10).map(|second| (&**gpus, row(gpus, second))).collect();
+            let time = |second: u64| Millis(second * 1000);
+            let page = read(dir.path(), time(since), time(until), Millis(1), unwritten).unwrap();
+            let gpus: Vec<(u32, String)> = page.gpus.into_iter().map(|gpu| (gpu.gpu, gpu.uuid)).collect();
+            for row in page.rows.iter().flat_map(|row| &row.gpus) {
+                let (_, uuid) = gpus.iter().find(|(index, _)| *index == row.gpu).unwrap();
+                assert_eq!(row.readings.power_w, powers.get(&**uuid).copied(), "{uuid}");
+            }
+            let rows = page.rows.iter().map(|row| row.gpus.len()).sum::<usize>();
+            (gpus.into_iter().map(|(_, uuid)| uuid).collect::<Vec<_>>(), rows)
+        };
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(told(0, 50), (names(&["virtual-0", "virtual-1"]), 20));
+        // A time in which nothing was, and with what came after it.
+        assert_eq!(told(50, 90), (vec![], 0));
+        assert_eq!(told(50, 150), (names(&["GPU-a", "GPU-b"]), 20));
+        assert_eq!(told(0, 150), (names(&["GPU-a", "GPU-b"]), 20));
+        // The second became the first.
+        assert_eq!(told(50, 300), (names(&["GPU-b"]), 20));
+        assert_eq!(told(150, 300), (names(&["GPU-b"]), 10));
     }
 
     #[test]

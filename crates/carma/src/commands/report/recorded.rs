@@ -119,15 +119,21 @@ fn rows(client: &mut Client, span: Span, step: Millis) -> Result<RecordReply, Fa
         let path = format!("/v1/record?since_ms={since}&until_ms={}&step_ms={}", span.until, step.0);
         let reply: RecordReply = client.get(&path)?;
         let next = reply.next_ms.filter(|next| *next > since);
-        all = RecordReply {
-            rows: [all.rows, reply.rows].concat(),
-            ..RecordReply { rows: Vec::new(), ..reply }
-        };
+        all = join(all, reply);
         match next {
             Some(next) => since = next,
             None => return Ok(all),
         }
     }
+}
+
+/// Two parts of an answer as one. The second knows nothing of GPUs that were gone by then.
+fn join(first: RecordReply, second: RecordReply) -> RecordReply {
+    let there = |gpu: &RecordedGpu| second.gpus.iter().any(|later| later.gpu == gpu.gpu);
+    let mut gpus: Vec<RecordedGpu> = first.gpus.into_iter().filter(|gpu| !there(gpu)).collect();
+    gpus.extend_from_slice(&second.gpus);
+    gpus.sort_by_key(|gpu| gpu.gpu);
+    RecordReply { gpus, rows: [first.rows, second.rows].concat(), ..second }
 }
 
 /// Jobs that were there in a span.
@@ -165,4 +171,23 @@ fn jobs(
         }
     }
     Ok(jobs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_of_all_parts_are_told() {
+        let part = |gpus: &[u32], at_ms| RecordReply {
+            gpus: gpus.iter().map(|gpu| RecordedGpu { gpu: *gpu, ..RecordedGpu::default() }).collect(),
+            rows: vec![Row { at_ms, ..Row::default() }],
+            next_ms: Some(at_ms),
+            ..RecordReply::default()
+        };
+        let all = [part(&[0, 1, 2], 1), part(&[0, 2], 2)].into_iter().fold(RecordReply::default(), join);
+        let gpus: Vec<u32> = all.gpus.iter().map(|gpu| gpu.gpu).collect();
+        let rows: Vec<u64> = all.rows.iter().map(|row| row.at_ms).collect();
+        assert_eq!((gpus, rows, all.next_ms), (vec![0, 1, 2], vec![1, 2], Some(2)));
+    }
 }

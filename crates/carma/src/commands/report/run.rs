@@ -13,7 +13,7 @@ use carma_sim::event::outcome::{
 use carma_sim::event::{Cluster, Setup, simulate};
 use carma_sim::report::html::JobEnergy;
 use carma_sim::trace::{Activity, Trace, TraceJob, Workload};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The policy that is compared with.
@@ -255,7 +255,8 @@ fn of_gpus(summary: &mut Summary, of: &Recorded, span: Span) {
     summary.active = ActiveMeans { smact, smocc, drama, memory_mib, power_w };
     summary.jobs_per_gpu = if busy > 0.0 { tenants / busy } else { f64::NAN };
     summary.busy = if read > 0.0 { busy / read } else { f64::NAN };
-    let counted: Option<Vec<f64>> = of.gpus.iter().map(|gpu| energy(rows, gpu.gpu)).collect();
+    let read: BTreeSet<u32> = rows.iter().flat_map(|row| &row.gpus).map(|gpu| gpu.gpu).collect();
+    let counted: Option<Vec<f64>> = read.iter().map(|gpu| energy(rows, *gpu)).collect();
     summary.energy_j = counted.filter(|of| !of.is_empty()).map_or(f64::NAN, |of| of.iter().sum());
     let completed = if summary.completed > 0 { summary.completed as f64 } else { f64::NAN };
     summary.energy_per_job_j = summary.energy_j / completed;
@@ -735,6 +736,16 @@ pub(super) mod tests {
         let (all, notes) = exclusive(&of, &recorded(&of));
         assert_eq!(all.unwrap().policy, "exclusive, simulated");
         assert!(!notes[0].contains("were there"), "{notes:?}");
+    }
+
+    #[test]
+    fn energy_is_that_of_the_gpus_that_were_read() {
+        let mut of = recorded_run(vec![]);
+        of.gpus.push(RecordedGpu { gpu: 1, ..of.gpus[0].clone() });
+        assert_eq!(recorded(&of).summary.energy_j, 59.0 * 2000.0);
+        // One without a counter was at work, too.
+        of.rows[0].gpus.push(GpuRow { gpu: 1, span_ms: 10_000, ..GpuRow::default() });
+        assert!(recorded(&of).summary.energy_j.is_nan());
     }
 
     #[test]
