@@ -42,7 +42,10 @@ impl World {
     /// of a list of memory is the policy's choice, so the largest entry counts for all.
     fn holds(&self, job: &WorkJob) -> bool {
         let peak = peak(&job.task);
-        self.gpus.iter().filter(|gpu| MiB(gpu.memory_mib) >= peak).count() >= job.gpus as usize
+        // Of MIG instances a process sees one.
+        let serves = |gpu: &&GpuType| job.gpus == 1 || !gpu.name.contains('/');
+        let large = |gpu: &&GpuType| MiB(gpu.memory_mib) >= peak;
+        self.gpus.iter().filter(serves).filter(large).count() >= job.gpus as usize
     }
 }
 
