@@ -71,12 +71,16 @@ pub(super) struct Blind {
     usual: Option<MiB>,
     /// What a job of its command takes that is at work, and half of that on top.
     at_work: Option<MiB>,
+    /// Half more than the most that it held itself before others drove it off a GPU: it may have been about to take more.
+    held: MiB,
 }
 
 /// What jobs get in a plan of whose memory nothing is known.
 pub(super) struct Blinds<'a> {
     state: &'a State,
     usual: Blind,
+    /// Memory of the largest GPU.
+    largest: MiB,
     /// What commands take that are at work and have settled. Found where it is asked for.
     at_work: OnceCell<BTreeMap<u64, MiB>>,
 }
@@ -87,21 +91,26 @@ impl<'a> Blinds<'a> {
         if !state.options().policy.blind {
             return None;
         }
-        let gpus = state.gpus().iter().filter(|gpu| gpu.present).count().max(1);
+        let present = || state.gpus().iter().filter(|gpu| gpu.present);
+        let gpus = present().count().max(1);
+        let largest = present().map(|gpu| gpu.info.memory).max().unwrap_or_default();
         let usual = state.usual_memory().map(enough_for_most);
         let among = state.queue().blind().div_ceil(gpus).max(1) as u64;
-        let usual = Blind { caps: state.options().caps, among, usual, at_work: None };
-        Some(Self { state, usual, at_work: OnceCell::new() })
+        let usual = Blind { caps: state.options().caps, among, usual, at_work: None, held: MiB::ZERO };
+        Some(Self { state, usual, largest, at_work: OnceCell::new() })
     }
 
     /// What a job gets: where its command is at work, half more than that takes is enough. Without a hard limit nothing would keep it
     /// to that.
     fn of_job(&self, job: &Job, sharing: SharingMode) -> Blind {
-        if !self.usual.is_capped(sharing) {
-            return self.usual;
+        let held = job.least_capacity();
+        let held = held.percent(150).min(self.largest.percent(80)).max(held);
+        let usual = Blind { held, ..self.usual };
+        if !usual.is_capped(sharing) {
+            return usual;
         }
         let at_work = self.at_work.get_or_init(|| at_work(self.state)).get(&job.spec.command_key);
-        Blind { at_work: at_work.copied().map(with_half_more), ..self.usual }
+        Blind { at_work: at_work.copied().map(with_half_more), ..usual }
     }
 }
 
@@ -154,7 +163,8 @@ impl Blind {
     pub(super) fn least_on(self, memory: MiB, sharing: SharingMode) -> MiB {
         let unknown = unknown_need(memory);
         let at_work = self.at_work.filter(|_| self.is_capped(sharing));
-        at_work.or(self.usual).map_or(unknown, |enough| enough.min(unknown))
+        let enough = at_work.or(self.usual).map_or(unknown, |enough| enough.min(unknown));
+        enough.max(self.held)
     }
 
     /// What it gets of so much that is free: all of it where nothing limits it, until its memory has settled.
@@ -216,8 +226,8 @@ impl Want {
             Some(Floor::Memory(m)) => m,
             Some(Floor::ExclusiveGpu) | None => MiB::ZERO,
         };
-        // After an out-of-memory, a GPU that is known to be too small would not do.
-        let seen = job.floor.map_or(MiB::ZERO, |_| job.least_capacity());
+        // A GPU that is known to be too small would not do.
+        let seen = job.least_capacity();
         let source = match given {
             Some((m, source)) if m >= floor => Some(source),
             _ => (floor > MiB::ZERO).then_some(NeedSource::OutOfMemory),
