@@ -538,7 +538,11 @@ impl Slowdowns {
             {
                 Some(rate.rate.per_s / alone.per_s)
             }
-            (None, Some(_)) if gap_s.is_some_and(|gap| seconds >= SILENCE * gap) => Some(0.0),
+            (None, Some(_))
+                if gap_s.is_some_and(|gap| seconds >= SILENCE * gap) && self.paces.is_heard(id, from) =>
+            {
+                Some(0.0)
+            }
             _ => None,
         };
         let together = rate.filter(|r| r.advances >= ADVANCES).map(|r| r.rate);

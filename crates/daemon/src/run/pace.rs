@@ -60,6 +60,8 @@ struct Paced {
     tally: Tally,
     /// When its supervisor sent something last.
     heard: Instant,
+    /// Since when it has not been silent.
+    since: Millis,
 }
 
 /// What is counted of all running jobs.
@@ -121,7 +123,8 @@ impl Paces {
 
     /// Takes in news of an attempt from now on.
     pub fn open(&self, job: JobId, name: String) {
-        self.lock().insert(name, Paced { job, tally: Tally::new(), heard: Instant::now() });
+        let (heard, since) = (Instant::now(), self.clock.now());
+        self.lock().insert(name, Paced { job, tally: Tally::new(), heard, since });
     }
 
     /// Forgets the attempts of a job. What a supervisor that was killed left of its heartbeats goes with them.
@@ -139,6 +142,14 @@ impl Paces {
             return None;
         }
         paced.tally.best(seconds(from), seconds(to))
+    }
+
+    /// Whether a job's supervisor has told all that it heard since then: where nothing was counted, the job stood still.
+    #[must_use]
+    pub fn is_heard(&self, job: JobId, from: Millis) -> bool {
+        let paced = self.lock();
+        let paced = paced.values().find(|paced| paced.job == job);
+        paced.is_some_and(|paced| paced.heard.elapsed() <= SILENCE && paced.since <= from)
     }
 
     /// The 99th percentile of the latencies that a job's present attempt told over a span of the daemon's time; `None` also while its
@@ -218,6 +229,9 @@ impl Paces {
     fn take(&self, news: News) {
         let mut paced = self.lock();
         let Some(paced) = paced.get_mut(&news.attempt) else { return };
+        if paced.heard.elapsed() > SILENCE {
+            paced.since = self.clock.now();
+        }
         paced.heard = Instant::now();
         // No later than now: a user's daemon hears the user's processes, who may say anything.
         let now_s = seconds(self.clock.now());
@@ -268,4 +282,27 @@ impl Paces {
 /// Seconds on the daemon's clock.
 fn seconds(at: Millis) -> f64 {
     at.0 as f64 / 1000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Else a job would count as one that stands still while its log hangs, and its neighbours be ended.
+    #[test]
+    fn of_a_supervisor_that_is_silent_nothing_is_known_until_it_speaks_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let paces = Paces::start(dir.path().to_owned(), Clock::start(Millis::ZERO, 1)).unwrap();
+        let job = JobId(1);
+        paces.open(job, "1.1".into());
+        let opened = paces.clock.now();
+        assert!(paces.is_heard(job, opened) && !paces.is_heard(JobId(2), opened));
+        let silent = Instant::now().checked_sub(SILENCE + Duration::from_secs(1)).unwrap();
+        paces.lock().get_mut("1.1").unwrap().heard = silent;
+        assert!(!paces.is_heard(job, opened));
+        std::thread::sleep(Duration::from_millis(5));
+        paces.take(News { attempt: "1.1".into(), at_s: 0.0, events: Vec::new() });
+        assert!(!paces.is_heard(job, opened), "what it did before is not known");
+        assert!(paces.is_heard(job, paces.clock.now()));
+    }
 }
