@@ -32,14 +32,14 @@ pub fn stat(pid: u32) -> Option<Stat> {
     parse(pid, &kernel_file(Path::new(&format!("/proc/{pid}/stat"))).ok()?)
 }
 
-/// Reads a short file of the kernel's, which has no size, in one piece.
+/// Reads a short file of the kernel's, which has no size, in one piece. The name of a process in it need not be text.
 ///
 /// # Errors
-/// When it is not there, or is not text.
+/// When it is not there.
 pub fn kernel_file(path: &Path) -> io::Result<String> {
-    let mut text = String::with_capacity(KERNEL_FILE);
-    fs::File::open(path)?.take(KERNEL_FILE as u64).read_to_string(&mut text)?;
-    Ok(text)
+    let mut text = Vec::with_capacity(KERNEL_FILE);
+    fs::File::open(path)?.take(KERNEL_FILE as u64).read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
 fn parse(pid: u32, text: &str) -> Option<Stat> {
@@ -142,6 +142,22 @@ mod tests {
         let text = "42 (a) R 1 (b) S 7 8 9 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 12345 0 0";
         let stat = parse(42, text).unwrap();
         assert_eq!((stat.parent, stat.session, stat.start_ticks), (7, 9, 12345));
+    }
+
+    #[test]
+    fn a_name_that_is_cut_within_a_letter_does_not_hide_a_process() {
+        let dir = tempfile::tempdir().unwrap();
+        // The kernel keeps 15 bytes.
+        let program = dir.path().join("aaaaaaaaaaaaaaä");
+        std::os::unix::fs::symlink("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
+        let name = fs::read(format!("/proc/{}/comm", child.id())).unwrap();
+        let seen = identify(child.id()).map(|process| open(process).unwrap().is_some());
+        let used = crate::usage::Usage::default().look(0.0, &[child.id()]);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(std::str::from_utf8(&name).is_err(), "{name:?}");
+        assert_eq!((seen, used.memory_mib > 0.0), (Some(true), true));
     }
 
     #[test]

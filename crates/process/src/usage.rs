@@ -24,10 +24,8 @@ pub struct Usage {
 impl Usage {
     /// Looks at these processes. `at_s`: when, seconds of any clock.
     pub fn look(&mut self, at_s: f64, pids: &[u32]) -> Host {
-        let now: BTreeMap<u32, (u64, u64)> = pids
-            .iter()
-            .filter_map(|pid| Some((*pid, cpu(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)?)))
-            .collect();
+        let now: BTreeMap<u32, (u64, u64)> =
+            pids.iter().filter_map(|pid| Some((*pid, cpu(&text(*pid, "stat")?)?))).collect();
         let ticks: u64 = now
             .iter()
             .map(|(pid, (start, ticks))| match self.seen.get(pid) {
@@ -43,11 +41,17 @@ impl Usage {
         self.seen = now;
         let memory = pids
             .iter()
-            .filter_map(|pid| fs::read_to_string(format!("/proc/{pid}/status")).ok())
+            .filter_map(|pid| text(*pid, "status"))
             .map(|text| resident(&text))
             .fold((0, 0), |(own, shared), (a, s)| (own + a, s.max(shared)));
         Host { cpu_pct, memory_mib: (memory.0 + memory.1) as f64 / 1024.0 }
     }
+}
+
+/// A file of the kernel's about a process, whose name in it need not be text.
+fn text(pid: u32, file: &str) -> Option<String> {
+    let bytes = fs::read(format!("/proc/{pid}/{file}")).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Start time and CPU time (user and system) from `/proc/PID/stat`.
