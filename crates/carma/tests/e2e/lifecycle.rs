@@ -19,6 +19,11 @@ fn run_follows_the_output_and_returns_the_exit_code() {
     assert!(stdout(&output).contains("one\ntwo\n"), "{}", stdout(&output));
     let killed = daemon.carma(&["run", "--", "/bin/sh", "-c", "kill -9 $$"]);
     assert_eq!(killed.status.code(), Some(137));
+    // Also by a signal without a name; one of the command's other processes is no concern of its end.
+    let line = "(sh -c 'kill -34 $$' &); sleep 1; echo fine; kill -34 $$";
+    let killed = daemon.carma(&["run", "--", "/bin/sh", "-c", line]);
+    assert_eq!(killed.status.code(), Some(128 + 34), "{}", stderr(&killed));
+    assert!(stdout(&killed).contains("fine"), "{}", stdout(&killed));
 }
 
 #[test]

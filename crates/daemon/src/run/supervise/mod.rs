@@ -26,6 +26,8 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::{Pid, setsid};
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::WaitOptions;
 use std::fs::File;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
@@ -232,13 +234,17 @@ fn wait(child: u32, signals: &SigSet, group: Option<&Group>) -> ExitStatus {
     loop {
         // All children are reaped here: with a subreaper, strangers arrive too.
         loop {
-            match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(who, code)) if who == pid => return ExitStatus::Code(code),
-                Ok(WaitStatus::Signaled(who, signal, _)) if who == pid => {
-                    return ExitStatus::Signal(signal as i32);
+            // Not nix's, which takes a process and answers an error where a real-time signal ended it.
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((who, status))) if who.as_raw_nonzero().get() == pid.as_raw() => {
+                    match (status.exit_status(), status.terminating_signal()) {
+                        (Some(code), _) => return ExitStatus::Code(code),
+                        (None, Some(signal)) => return ExitStatus::Signal(signal),
+                        (None, None) => {}
+                    }
                 }
-                Ok(WaitStatus::StillAlive) => break,
-                Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+                Ok(None) => break,
+                Ok(Some(_)) | Err(Errno::INTR) => {}
                 Err(_) => return ExitStatus::Unknown,
             }
         }
