@@ -32,7 +32,7 @@ use carma_api::VERSION;
 use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitRequest};
 use carma_core::input::{Action, Input, Observation, Rejected};
 use carma_core::ledger::Gpu;
-use carma_core::model::{Estimator, Exit, GpuId, Job, JobId, Phase, SuspendStep};
+use carma_core::model::{Estimator, Exit, GpuId, Job, JobId, Phase, SharingMode, SuspendStep};
 use carma_core::state::State;
 use carma_core::units::{MiB, Millis};
 use carma_core::windows::Metric;
@@ -136,13 +136,14 @@ pub struct Engine {
     looked: BTreeMap<GpuId, Millis>,
     /// When it was last told what their energy counters say.
     metered: BTreeMap<GpuId, Millis>,
-    fallbacks: BTreeMap<(JobId, u32), (carma_core::model::SharingMode, String)>,
+    fallbacks: BTreeMap<(JobId, u32), (SharingMode, String)>,
     view: Option<Arc<State>>,
     wake: Option<Millis>,
     submitted: BTreeMap<JobId, Instant>,
     tended: Instant,
     spawn_us: Vec<u64>,
     plan_us: Vec<u64>,
+    plans: u64,
     launches: u64,
 }
 
@@ -173,6 +174,7 @@ impl Engine {
             tended: Instant::now(),
             spawn_us: Vec::new(),
             plan_us: Vec::new(),
+            plans: 0,
             launches: 0,
         }
     }
@@ -308,8 +310,15 @@ impl Engine {
         }
     }
 
-    /// Runs until told to stop.
-    pub fn run(mut self) {
+    /// Users with jobs under MPS.
+    fn users_of_mps(&self) -> Vec<u32> {
+        let jobs = self.state.active().iter().filter_map(|id| self.state.job(*id));
+        let under_mps = |job: &&Job| job.placement().is_some_and(|placed| placed.sharing == SharingMode::Mps);
+        jobs.filter(under_mps).map(|job| job.spec.user.uid).collect()
+    }
+
+    /// Runs until told to stop. Returns the users whose jobs go on under MPS.
+    pub fn run(mut self) -> Vec<u32> {
         loop {
             self.parts.watchdog.alive();
             let patience = self.patience();
@@ -336,7 +345,7 @@ impl Engine {
                 if let Err(e) = self.parts.journal.snapshot(&self.state) {
                     tracing::warn!("{e}; the next start replays what came since the last snapshot");
                 }
-                return;
+                return self.users_of_mps();
             }
         }
     }
@@ -930,8 +939,8 @@ impl Engine {
         self.predict(now);
         let started = Instant::now();
         let plan = carma_core::plan(&self.state, now);
-        let planned = self.plan_us.len() as u64 + 1;
-        remember(&mut self.plan_us, planned, started.elapsed());
+        self.plans += 1;
+        remember(&mut self.plan_us, self.plans, started.elapsed());
         self.wake = plan.wake;
         for action in plan.actions {
             let cannot = match &action {

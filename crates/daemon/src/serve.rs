@@ -389,11 +389,11 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let served = listen(options, &policy, app, as_root, &notify);
     notify.stopping();
     let _ = engine.send(Message::Stop);
-    let _ = thread.join();
+    let users_at_work = thread.join().unwrap_or_default();
     if let Some(recorder) = recorder {
         recorder.stop();
     }
-    gpus.sharing.shutdown();
+    gpus.sharing.shutdown(&users_at_work);
     // Supervisors of jobs that go on find the next daemon's.
     let _ = fs::remove_file(layout.pace.join(SOCKET));
     drop(gpus._virtual);

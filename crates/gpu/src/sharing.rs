@@ -63,6 +63,7 @@ pub trait Sharing: Send + Sync {
     /// Whether a process is the sharing machinery itself (an MPS server) rather than a task.
     fn is_own_process(&self, pid: u32) -> bool;
 
-    /// Stops every daemon that this object started and that has no client left. Called at shutdown.
-    fn shutdown(&self);
+    /// Stops the daemons that have no client, but for those of users whose jobs go on: such a job may not have come to its first call
+    /// of CUDA yet, and would run without MPS and without its hard limit. Called at shutdown.
+    fn shutdown(&self, users_at_work: &[u32]);
 }

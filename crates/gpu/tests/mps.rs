@@ -282,11 +282,13 @@ fn shutdown_quits_idle_daemons_and_leaves_those_with_clients() {
     fs::write(bench.pipe(me(), "clients.40"), "100\n").unwrap();
     // Of an earlier carma: this one has not prepared anything.
     let mps = bench.mps();
-    mps.shutdown();
+    mps.shutdown(&[]);
     assert!(!dead(daemon), "a job was using it");
 
     fs::write(bench.pipe(me(), "clients.40"), "").unwrap();
-    mps.shutdown();
+    mps.shutdown(&[me()]);
+    assert!(!dead(daemon), "a job is about to use it");
+    mps.shutdown(&[me() + 1]);
     wait_for("the daemon's end", || dead(daemon));
 }
 
@@ -361,7 +363,7 @@ fn in_multi_user_mode_all_share_one_daemon() {
     assert_eq!(starts.lines().count(), 1);
     assert!(starts.contains("uid=0") && starts.contains("args=-d -multiuser-server"), "{starts}");
     assert_eq!(fs::metadata(bench.path("m/all/pipe")).unwrap().mode() & 0o7777, 0o711);
-    mps.shutdown();
+    mps.shutdown(&[]);
     assert!(!bench.path("m/all/pipe/nvidia-cuda-mps-control.pid").exists());
 }
 
@@ -427,7 +429,7 @@ fn with_the_real_program() {
     // Another carma takes the daemon over, and leaves it while it has clients.
     let later = Mps::new(options);
     later.prepare(&request).unwrap();
-    later.shutdown();
+    later.shutdown(&[]);
     assert_eq!(bench.daemon(me()), daemon);
     assert_eq!(later.terminate_clients(me(), &[1, one.id()]).unwrap(), 1);
     assert!(!one.wait().unwrap().success());
@@ -435,7 +437,7 @@ fn with_the_real_program() {
     assert_eq!(later.terminate_clients(me(), &[two.id()]).unwrap(), 1);
     two.wait().unwrap();
 
-    later.shutdown();
+    later.shutdown(&[]);
     wait_for("the daemon's end", || dead(daemon));
     for line in later.log_tail(me(), 50) {
         println!("{line}");

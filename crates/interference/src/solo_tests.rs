@@ -149,13 +149,13 @@ fn gaps_and_nonsense_are_said_and_do_not_count() {
             return None;
         }
         if (6.0..7.0).contains(&at) {
-            return Some(Look { at_s: at, trouble: Some("NVML has not answered".into()), ..Look::default() });
+            return Some(Look { at_s: at, trouble: Some("NVML does not answer".into()), ..Look::default() });
         }
         Some(look(at, if at % 0.7 < 0.1 { f64::NAN } else { 40.0 }, f64::NAN))
     });
     let profile = recorder.profile("a", &tally).unwrap();
     let said = profile.remarks.join("; ");
-    assert!(said.contains("no readings for 3.") && said.contains("NVML has not answered"), "{said}");
+    assert!(said.contains("no readings for 3.") && said.contains("NVML does not answer"), "{said}");
     assert_eq!(profile.metrics.smact_pct.unwrap().mean, 40.0);
     assert_eq!(profile.metrics.memory_mib, None);
     profile.check().unwrap();

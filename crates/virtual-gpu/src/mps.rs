@@ -63,5 +63,5 @@ impl Sharing for VirtualMps {
         false
     }
 
-    fn shutdown(&self) {}
+    fn shutdown(&self, _users_at_work: &[u32]) {}
 }

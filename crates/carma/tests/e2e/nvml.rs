@@ -130,7 +130,7 @@ fn a_driver_that_hangs_stops_placement_and_nothing_else() {
         let reason = machine.daemon.show(id).job.reason;
         (reason.code == "GpuUnavailable").then_some(reason.text)
     });
-    assert!(reason.contains("has not answered"), "{reason}");
+    assert!(reason.contains("NVML does not answer"), "{reason}");
     machine.set(|state| state.faults.clear());
     assert_eq!(machine.daemon.end_of(id).job.state, "COMPLETED");
 }

@@ -446,7 +446,7 @@ fn a_driver_that_hangs_leaves_a_gap_that_is_said() {
     let profile = only(&carma.wait_with_output().unwrap());
     drain.join().unwrap();
     let remark = profile.remarks.iter().find(|remark| remark.contains("no readings for"));
-    assert!(remark.is_some_and(|remark| remark.contains("NVML has not answered")), "{:?}", profile.remarks);
+    assert!(remark.is_some_and(|remark| remark.contains("NVML does not answer")), "{:?}", profile.remarks);
     assert_eq!(profile.metrics.smact_pct.unwrap().mean.round(), 50.0);
 }
 

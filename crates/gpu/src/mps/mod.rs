@@ -299,9 +299,11 @@ impl Sharing for Mps {
     }
 
     /// Also daemons that an earlier carma left, found by their directories. Those with clients stay.
-    fn shutdown(&self) {
+    fn shutdown(&self, users_at_work: &[u32]) {
+        let kept: Vec<String> = users_at_work.iter().map(|uid| self.seat(*uid, 0).name).collect();
         let names = fs::read_dir(&self.options.dir).into_iter().flatten().flatten();
         let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+        let names = names.filter(|name| !kept.contains(name));
         let seats: Vec<Seat> = names.filter_map(|name| self.existing(name)).collect();
         // All at once, so that hanging daemons cost one timeout together.
         std::thread::scope(|scope| {

@@ -135,16 +135,12 @@ impl NvmlProbe {
         answered
     }
 
-    /// Why the worker still owes readings.
+    /// Why the worker still owes readings: the same words as long as it hangs at the same GPU, since other words are news.
     fn silence(&self) -> String {
-        let waited = self.asked.elapsed().as_secs_f64();
         let stuck = self.inventory.len().saturating_sub(self.owed);
         match self.inventory.get(stuck) {
-            Some(gpu) => format!(
-                "NVML has not answered for {waited:.1} s: it waits for GPU {} ({})",
-                gpu.index, gpu.uuid
-            ),
-            None => format!("NVML has not answered for {waited:.1} s"),
+            Some(gpu) => format!("NVML does not answer: it waits for GPU {} ({})", gpu.index, gpu.uuid),
+            None => "NVML does not answer".to_owned(),
         }
     }
 }

@@ -120,7 +120,7 @@ impl Gpu {
 
     /// Ends MPS once its clients have left.
     pub(super) fn end_mps(&self) {
-        self.sharing.shutdown();
+        self.sharing.shutdown(&[]);
     }
 }
 

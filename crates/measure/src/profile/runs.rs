@@ -62,7 +62,7 @@ impl<'a> Profiler<'a> {
     /// A command that cannot be started, that did not use the GPU or not for long enough; MPS or Nsight Compute that fail.
     pub fn run(&mut self, interrupts: &Interrupts) -> Result<Profile, Error> {
         let outcome = self.all(interrupts);
-        self.machine.sharing.shutdown();
+        self.machine.sharing.shutdown(&[]);
         let mut profile = outcome?;
         profile.gpu = Some(self.chosen.gpu.name.clone());
         profile.class.clone_from(&self.options.class);
