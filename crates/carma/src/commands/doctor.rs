@@ -3,7 +3,7 @@
 use super::Context;
 use crate::cli::DoctorArgs;
 use carma_api::Client;
-use carma_api::wire::{ContextProbe, DoneReply, GpusReply, StatusReply};
+use carma_api::wire::{ContextProbe, DoneReply, GpuView, GpusReply, StatusReply};
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Screen, clean, print, print_json, wrap};
 use carma_core::reading::GpuInfo;
@@ -51,11 +51,14 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Outcome {
     let mut findings = vec![daemon];
     findings.extend(socket(&context.socket));
     findings.extend(status.as_ref().map(cgroups));
-    let is_virtual = status.is_some_and(|s| s.gpus.starts_with("virtual:"));
+    let is_virtual = status.as_ref().is_some_and(|s| s.gpus.starts_with("virtual:"));
+    let gpus = status.filter(|_| !is_virtual).and_then(|_| {
+        Client::connect(&context.socket).and_then(|mut client| client.get::<GpusReply>("/v1/gpus")).ok()
+    });
     let (nvml, has_gpus) = nvml(is_virtual);
     findings.extend([
         nvml,
-        mps(has_gpus),
+        mps(has_gpus, gpus.as_ref()),
         suspend(has_gpus, &cuda::open(None)),
         pidfd(),
         systemd(Path::new("/run/systemd/system")),
@@ -226,8 +229,23 @@ fn nvml(is_virtual: bool) -> (Finding, bool) {
     }
 }
 
-fn mps(has_gpus: bool) -> Finding {
+/// Whether GPUs can be shared by MPS. `gpus`: what the daemon says of them, whose `PATH` may be another than ours.
+fn mps(has_gpus: bool, gpus: Option<&GpusReply>) -> Finding {
     const ABOUT: &str = "mps";
+    if let Some(reply) = gpus.filter(|reply| !reply.gpus.is_empty()) {
+        let without = |gpu: &GpuView| Some(format!("GPU {}: {}", gpu.index, gpu.no_mps.as_ref()?));
+        let without: Vec<String> = reply.gpus.iter().filter_map(without).collect();
+        return if without.is_empty() {
+            Finding::ok(ABOUT, "the daemon can share GPUs by MPS")
+        } else {
+            let todo = "jobs take turns there; docs/sharing.md says what MPS needs";
+            Finding::warn(
+                ABOUT,
+                format!("the daemon cannot share all GPUs by MPS: {}", without.join("; ")),
+                todo,
+            )
+        };
+    }
     match find_program(Path::new(MPS_CONTROL)) {
         Some(program) => Finding::ok(ABOUT, format!("MPS control program: {}", program.display())),
         None if has_gpus => Finding::warn(
@@ -288,6 +306,22 @@ fn systemd(runtime: &Path) -> Finding {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whether_gpus_are_shared_by_mps_is_what_the_daemon_says() {
+        let of = |no_mps: [Option<&str>; 2]| {
+            let gpu = |(index, no_mps): (u32, Option<&str>)| GpuView {
+                no_mps: no_mps.map(str::to_owned),
+                ..crate::commands::gpus::tests::gpu(index)
+            };
+            let gpus = (0..).zip(no_mps).map(gpu).collect();
+            mps(true, Some(&GpusReply { version: 1, now_ms: 0, window_ms: 0, gpus }))
+        };
+        assert_eq!(of([None, None]).level, "ok");
+        let some = of([None, Some("its control program is not on PATH")]);
+        assert_eq!(some.level, "warn");
+        assert!(some.text.ends_with("by MPS: GPU 1: its control program is not on PATH"), "{}", some.text);
+    }
 
     #[test]
     fn what_to_do_stands_below() {
