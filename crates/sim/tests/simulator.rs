@@ -296,10 +296,11 @@ fn alone_is_alone(workload: &Workload, world: &World, run: &RunResult) {
 
 /// What the GPUs did is what the jobs had to do: the integral of DRAM activity is the sum over jobs of
 /// activity alone times work, however they were slowed down. Only where nobody died of memory or
-/// had to begin anew, and where the start-up is known.
+/// had to begin anew, and where the start-up is known. Not with MIG instances, of which each tells shares of its own part.
 fn work_is_conserved(workload: &Workload, world: &World, run: &RunResult) {
     let known = workload.jobs.iter().all(|job| job.task.startup.is_some());
-    if !run.ooms.is_empty() || run.summary.evictions + run.summary.growth_guard > 0 || !known {
+    let whole = world.gpus.iter().all(|gpu| !gpu.name.contains('/'));
+    if !run.ooms.is_empty() || run.summary.evictions + run.summary.growth_guard > 0 || !known || !whole {
         return;
     }
     let (mut expected, mut slack) = (0.0, 1.0);
@@ -386,6 +387,36 @@ fn a_task_that_throttles_the_board_alone_is_not_slowed_twice() {
         &setup("magm", SharingMode::Mps),
     );
     assert_eq!(run.jobs[0].exec, Millis::secs(600));
+}
+
+/// Alone on two sevenths of the SMs a task goes at 1 / (.4 + .4 * 7 / 2) of its speed: .4 of the whole are busy for that share of
+/// the time, which is .78 of the two sevenths.
+#[test]
+fn a_mig_instance_tells_shares_of_what_it_has() {
+    let activity = Activity {
+        gract: Some(0.6),
+        smact: Some(0.4),
+        smocc: Some(0.2),
+        drama: Some(0.1),
+        ..Activity::default()
+    };
+    let task = CatalogueTask { activity, startup: Some(Millis::ZERO), ..CatalogueTask::default() };
+    let mut two = single(task, 1);
+    let later = WorkJob { arrival: Millis::secs(120), ..two.jobs[0].clone() };
+    let one = play(&two, &cluster("A100-40GB/2g.10gb"), &setup("exclusive", SharingMode::Mps)).summary;
+    for (told, whole, part) in
+        [(one.smact, 0.4, 2.0 / 7.0), (one.smocc, 0.2, 2.0 / 7.0), (one.drama, 0.1, 2.0 / 8.0)]
+    {
+        let expected = whole / 1.8 / part;
+        assert!((told - expected).abs() < 1e-3, "{told}, not {expected}");
+    }
+    // A gate at .65 sees it, too.
+    two.jobs.push(later);
+    let shared = |spec: &str| {
+        let run = play(&two, &cluster(spec), &setup("aegis", SharingMode::Mps));
+        run.stretches.iter().any(|stretch| stretch.shared)
+    };
+    assert!(shared("A100-40GB") && !shared("A100-40GB/2g.10gb"));
 }
 
 #[test]

@@ -131,6 +131,7 @@ pub(crate) struct Gpu {
     pub(crate) used: u64,
     /// Clock over the clock without a power limit, 0 to 1.
     clock: f64,
+    /// What a monitor shows: of a MIG instance shares of what it has, as its counters tell them in life.
     levels: Levels,
     /// Share of time with a kernel on it.
     gract: f64,
@@ -154,15 +155,16 @@ pub(crate) struct Overflow {
 }
 
 impl Gpu {
-    /// What a monitor sees of it now.
+    /// What it does now, in shares of the whole GPU: so is told what tasks do alone, on MIG instances too.
     pub(crate) fn seen(&self) -> Metrics {
         let share = |share: f64| Some(Stat::of(share * 100.0));
         let [smact, smocc, drama] = self.levels;
+        let Capacities { part_sm, part_dram, .. } = self.device.law.capacities;
         Metrics {
             gract_pct: share(self.gract),
-            smact_pct: share(smact),
-            smocc_pct: share(smocc),
-            drama_pct: share(drama),
+            smact_pct: share(smact * part_sm),
+            smocc_pct: share(smocc * part_sm),
+            drama_pct: share(drama * part_dram),
             ..Metrics::default()
         }
     }
@@ -586,7 +588,8 @@ impl World {
         }
         used.gract = (1.0 - quiet).max(used.sm.min(1.0));
         it.power = if it.tenants.is_empty() { it.device.gpu.empty_w } else { power.drawn_w(&used) };
-        it.levels = [used.sm.min(1.0), smocc.min(1.0), dram.min(1.0)];
+        let Capacities { part_sm, part_dram, .. } = it.device.law.capacities;
+        it.levels = [used.sm / part_sm, smocc / part_sm, dram / part_dram].map(|share| share.min(1.0));
         it.gract = used.gract;
         it.history.push(now, it.levels, self.span);
         self.stirred.push(gpu);
@@ -700,5 +703,43 @@ impl Gpu {
     fn allows(&self, job: JobIndex) -> f64 {
         let at = self.tenants.iter().position(|tenant| *tenant == job);
         at.and_then(|at| self.allowed.get(at)).copied().unwrap_or(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::{Activity, WorkJob};
+    use carma_hardware::GpuTypes;
+
+    /// What is assumed of a task is compared with profiles, which are of the whole GPU.
+    #[test]
+    fn what_is_seen_on_an_instance_is_in_shares_of_the_whole() {
+        let activity =
+            Activity { gract: Some(0.3), smact: Some(0.04), drama: Some(0.03), ..Activity::default() };
+        let job = WorkJob {
+            line: 1,
+            id: "x".into(),
+            arrival: Millis::ZERO,
+            duration: Millis::secs(100),
+            gpus: 1,
+            user: 0,
+            threads: None,
+            task: Arc::new(CatalogueTask { activity, ..CatalogueTask::default() }),
+        };
+        let workload =
+            Workload { name: "t".into(), users: vec!["-".into()], jobs: vec![job], notes: Vec::new() };
+        let cluster = Cluster::parse("A100-40GB/1g.5gb", &GpuTypes::built_in()).unwrap();
+        let mut world = World::new(&workload, &cluster, Millis::ZERO, Millis::secs(30), false);
+        world.start(0, 0, vec![0], Terms::plain(SharingMode::Mps), 0, true);
+        world.activate(0, 0).unwrap();
+        // It does not fill the seventh: it goes as fast as on the whole.
+        let close = |a: f64, b: f64| assert!((a - b).abs() < 1e-9, "{a}, not {b}");
+        let [smact, _, drama] = world.gpus[0].levels;
+        close(smact, 0.04 * 7.0);
+        close(drama, 0.03 * 8.0);
+        let seen = world.gpus[0].seen();
+        close(seen.smact_pct.unwrap().mean, 4.0);
+        close(seen.drama_pct.unwrap().mean, 3.0);
     }
 }
