@@ -150,7 +150,8 @@ pub struct Summary {
     pub not_completed: u64,
     /// From the first arrival to the last end, seconds.
     pub makespan_s: f64,
-    /// From arrival to the start of the attempt that completed (the published definition).
+    /// From arrival to the start of the attempt that completed (the published definition); of a simulated job that was taken
+    /// off and went on, all time off its GPUs.
     pub wait_s: Spread,
     /// Time on GPUs, all attempts.
     pub exec_s: Spread,

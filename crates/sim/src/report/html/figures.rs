@@ -117,7 +117,8 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
         let _ = writeln!(
             out,
             "<p class=\"remark\">Second line: change against {}; <strong>bold: better</strong>, regular: worse or neither. \
-             Wait: from arrival to the start of the attempt that completed. JCT: from arrival to the end. \
+             Wait: from arrival to the start of the attempt that completed; of a simulated job that was taken off and went on, all \
+             time off its GPUs. JCT: from arrival to the end. \
              Slowdown: run time over the run time alone. Fairness: Jain’s index over users, 1 is even.{}</p>",
             Short(first, 60),
             if others {

@@ -135,7 +135,7 @@ pub fn page(input: &PageInput<'_>) -> String {
         figures::section(&mut out, runs, &names);
         activity::section(&mut out, runs, &names);
         gantt::section(&mut out, runs, &names, input.origin);
-        spread::section(&mut out, runs, &names);
+        spread::section(&mut out, runs, &names, input.origin);
         energy::section(&mut out, runs, &names, input.joules);
         crashes::section(&mut out, runs, &names, input.origin);
     }

@@ -2,8 +2,8 @@
 
 use super::plot::{At, Panel, stroke, ticks, time_ticks};
 use super::text::{Short, fixed, largest, plural};
-use super::{absent, swatch};
-use crate::event::outcome::{End, JobOutcome, RunResult};
+use super::{Origin, absent, swatch};
+use crate::event::outcome::{End, RunResult};
 use carma_core::units::Millis;
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ const W: f64 = 590.0;
 const H: f64 = 330.0;
 
 /// Writes the section.
-pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
+pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], origin: Origin) {
     super::open(out, "spread", "Waits and slowdowns of the jobs");
     if runs.iter().all(|r| r.jobs.is_empty()) {
         absent(
@@ -31,10 +31,15 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
         let _ = write!(out, "<li>{}{}</li>", swatch(i), Short(name, 60));
     }
     out.push_str("</ul>\n<div class=\"pair\">");
-    let shown = || runs.iter().take(RUNS);
-    let waits: Vec<Curve> =
-        shown().map(|r| Curve::of(r.jobs.len(), r.jobs.iter().filter_map(wait))).collect();
-    let slowdowns: Vec<Curve> = shown().map(|r| Curve::of(r.jobs.len(), slowdowns(r).into_iter())).collect();
+    let (mut waits, mut slowdowns) = (Vec::new(), Vec::new());
+    for (i, run) in runs.iter().take(RUNS).enumerate() {
+        let on_gpus = on_gpus(run);
+        // The first run of a page of a recording is the recording.
+        let waited =
+            if i == 0 && origin != Origin::Simulated { until_start(run) } else { wait(run, &on_gpus) };
+        waits.push(Curve::of(run.jobs.len(), waited.into_iter()));
+        slowdowns.push(Curve::of(run.jobs.len(), slowdown(run, &on_gpus).into_iter()));
+    }
     let longest = largest(waits.iter().filter_map(|c| c.values.last().copied()));
     let wait_ticks = time_ticks(0.0, if longest > 0.0 { longest } else { 1.0 }, 6);
     chart(out, "Wait", &waits, 0.0, longest, &wait_ticks);
@@ -79,14 +84,8 @@ fn seconds(time: Millis) -> f64 {
     time.0 as f64 / 1000.0
 }
 
-/// From arrival to the start of the attempt that completed.
-fn wait(job: &JobOutcome) -> Option<f64> {
-    job.end?;
-    Some(seconds(job.last_start?.since(job.arrival)))
-}
-
-/// Of each job that completed: its time on GPUs since it last had to begin anew, over the time alone.
-fn slowdowns(run: &RunResult) -> Vec<f64> {
+/// Of each job: its time on GPUs since it last had to begin anew.
+fn on_gpus(run: &RunResult) -> Vec<f64> {
     let mut on_gpus = vec![0.0; run.jobs.len()];
     for stretch in &run.stretches {
         let time = usize::try_from(stretch.job).ok().and_then(|job| on_gpus.get_mut(job));
@@ -100,6 +99,27 @@ fn slowdowns(run: &RunResult) -> Vec<f64> {
             }
         }
     }
+    on_gpus
+}
+
+/// Of each job that completed: from arrival to the start of the attempt that completed, and of one that was taken off and went
+/// on, all time off its GPUs, as the table has it.
+fn wait(run: &RunResult, on_gpus: &[f64]) -> Vec<f64> {
+    let waits = run.jobs.iter().zip(on_gpus).filter_map(|(job, time)| {
+        let turnaround = seconds(job.end?.since(job.arrival));
+        Some((turnaround - time).max(0.0))
+    });
+    waits.collect()
+}
+
+/// The same of a recorded run, whose table has it up to the last start.
+fn until_start(run: &RunResult) -> Vec<f64> {
+    let waits = run.jobs.iter().filter(|job| job.end.is_some());
+    waits.filter_map(|job| Some(seconds(job.last_start?.since(job.arrival)))).collect()
+}
+
+/// Of each job that completed: its time on GPUs over the time alone.
+fn slowdown(run: &RunResult, on_gpus: &[f64]) -> Vec<f64> {
     let jobs = run.jobs.iter().zip(on_gpus).filter(|(job, _)| job.end.is_some() && job.solo.0 > 0);
     jobs.map(|(job, time)| time / seconds(job.solo)).collect()
 }
@@ -150,4 +170,56 @@ fn path(panel: &Panel, curve: &Curve) -> String {
     }
     let _ = write!(path, "H{}", At(panel.x + if n == 0 { 0.0 } else { panel.w }));
     path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event::outcome::{JobOutcome, Stretch, Summary};
+
+    /// On GPUs from 10 s to 30 s and from 70 s on, to 100 s: it waited 10 s and 40 s, not 70 s.
+    #[test]
+    fn a_job_that_was_taken_off_waits_while_it_is_off() {
+        let job = JobOutcome {
+            id: "x".into(),
+            task: String::new(),
+            user: String::new(),
+            gpus: 1,
+            arrival: Millis::ZERO,
+            first_start: Some(Millis::secs(10)),
+            last_start: Some(Millis::secs(70)),
+            end: Some(Millis::secs(100)),
+            exec: Millis::secs(50),
+            solo: Millis::secs(50),
+            attempts: 2,
+            ooms: 0,
+        };
+        let stretch = |from, to, how| Stretch {
+            job: 0,
+            attempt: 1,
+            gpus: vec![0],
+            start: Millis::secs(from),
+            end: Millis::secs(to),
+            how,
+            shared: false,
+        };
+        let run = |first| RunResult {
+            policy: "gandiva".into(),
+            precondition: String::new(),
+            sharing: "mps".into(),
+            seed: 1,
+            summary: Summary::default(),
+            events: 0,
+            jobs: vec![job.clone()],
+            stretches: vec![stretch(10, 30, first), stretch(70, 100, End::Completed)],
+            ooms: Vec::new(),
+            step_s: 0.0,
+            series: Vec::new(),
+        };
+        let waited = |first| wait(&run(first), &on_gpus(&run(first)));
+        assert_eq!(waited(End::Preempted), [50.0]);
+        // What was lost counts as waiting, as does all before the attempt that completed.
+        assert_eq!(waited(End::OutOfMemory), [70.0]);
+        assert_eq!(until_start(&run(End::Suspended)), [70.0]);
+    }
 }
