@@ -10,7 +10,7 @@ use carma_core::policy::{Order, Policy, RecoveryMethod, presets};
 use carma_hardware::GpuTypes;
 use carma_sim::event::baselines::{self, Baseline};
 use carma_sim::event::knowledge::{Knowledge, RunTimesKnown, TasksKnown};
-use carma_sim::event::outcome::{JobOutcome, RunResult};
+use carma_sim::event::outcome::RunResult;
 use carma_sim::event::{Cluster, Setup, simulate_all, sweep};
 use carma_sim::gpu::add_file;
 use carma_sim::report::html::{Origin, PageInput, page};
@@ -247,18 +247,29 @@ fn remarks(file: &Path, workload: &Workload, cluster: &Cluster, groups: &[Vec<Ru
             others(larger.len())
         ));
     }
-    for run in groups.iter().filter_map(|runs| runs.first()) {
-        let fits = |job: &&WorkJob| job.gpus as usize <= cluster.len();
+    let left_of = |run: &RunResult| -> Vec<(&WorkJob, bool)> {
         let left = workload.jobs.iter().zip(&run.jobs).filter(|(_, outcome)| outcome.end.is_none());
-        let left: Vec<(&WorkJob, &JobOutcome)> = left.filter(|(job, _)| fits(job)).collect();
-        if let Some((job, outcome)) = left.first() {
-            let why = if outcome.ooms > 0 {
+        let fit = left.filter(|(job, _)| job.gpus as usize <= cluster.len());
+        fit.map(|(job, outcome)| (job, outcome.ooms > 0)).collect()
+    };
+    for runs in groups {
+        // Other seeds may lose jobs where the first does not.
+        let lost = runs.iter().map(|run| (run, left_of(run))).find(|(_, left)| !left.is_empty());
+        if let Some((run, left)) = lost
+            && let Some((job, out_of_memory)) = left.first()
+        {
+            let why = if *out_of_memory {
                 "ran out of memory on a GPU of its own, or used up its retries"
             } else {
                 "never found GPUs that it was allowed to have"
             };
+            let seed = if runs.len() > 1 { format!(" with seed {}", run.seed) } else { String::new() };
             let others = others(left.len());
-            remarks.push(format!("under {}: {} {why}: it did not complete{others}", run.policy, at(job)));
+            remarks.push(format!(
+                "under {}{seed}: {} {why}: it did not complete{others}",
+                run.policy,
+                at(job)
+            ));
         }
     }
     remarks
@@ -401,6 +412,10 @@ fn render(reply: &SimulateReply, jobs: usize, screen: &Screen) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use carma_core::model::SharingMode;
+    use carma_core::units::Millis;
+    use carma_sim::event::simulate;
+    use carma_sim::trace::CatalogueTask;
 
     #[test]
     fn the_heading_says_of_how_many_jobs_the_figures_are() {
@@ -416,5 +431,36 @@ mod tests {
         assert_eq!(said(&[68, 68]), "68 of 80 jobs");
         assert_eq!(said(&[68, 80]), "68 to 80 of 80 jobs");
         assert_eq!(said(&[]), "80 jobs");
+    }
+
+    #[test]
+    fn a_job_that_only_another_seed_than_the_first_lost_is_noted() {
+        let job = WorkJob {
+            line: 5,
+            id: "x".into(),
+            arrival: Millis::ZERO,
+            duration: Millis::secs(10),
+            gpus: 1,
+            user: 0,
+            threads: None,
+            task: Arc::new(CatalogueTask::default()),
+        };
+        let workload =
+            Workload { name: "t".into(), users: vec!["-".into()], jobs: vec![job], notes: Vec::new() };
+        let cluster = Cluster::parse("1xH200", &GpuTypes::built_in()).unwrap();
+        let policy = presets::by_name("exclusive").unwrap();
+        let run = |seed| {
+            let setup = Setup::new(policy.clone(), SharingMode::Mps, None, seed);
+            simulate(&workload, &cluster, &setup, &|_| ())
+        };
+        let mut runs = vec![run(1), run(2), run(3)];
+        let noted = |runs: &[RunResult]| remarks(Path::new("t.csv"), &workload, &cluster, &[runs.to_vec()]);
+        assert!(noted(&runs).is_empty());
+        (runs[1].jobs[0].end, runs[1].jobs[0].ooms) = (None, 2);
+        assert!(
+            noted(&runs)[0].starts_with("under exclusive with seed 2: t.csv:5: job `x` ran out of memory")
+        );
+        // Where there is one seed, it is in the heading.
+        assert!(noted(&runs[1..2])[0].starts_with("under exclusive: t.csv:5: job `x` ran out of memory"));
     }
 }

@@ -84,16 +84,23 @@ impl OverSeeds {
     }
 }
 
-/// One row for runs of one policy that differ in the seed: means, the detail (if wanted) of the first.
+/// One row for runs of one policy that differ in the seed: means, of the jobs that completed the fewest, the detail (if wanted) of
+/// the first.
 #[must_use]
 pub fn row(runs: &[RunResult]) -> Option<PolicyRow> {
     let first = runs.first()?;
     let figures: Vec<Figures> = runs.iter().map(|run| Figures::from(&run.summary)).collect();
     let several = runs.len() > 1;
+    // A mean would be rounded to all jobs where few seeds lose one.
+    let completed = figures.iter().map(|figures| figures.completed).min().unwrap_or(0);
+    let mean = || {
+        let mean = Figures::mean(&figures);
+        Figures { completed, not_completed: mean.jobs.saturating_sub(completed), ..mean }
+    };
     Some(PolicyRow {
         seeds: u32::try_from(runs.len()).unwrap_or(u32::MAX),
         events: runs.iter().map(|run| run.events).sum(),
-        figures: if several { Figures::mean(&figures) } else { figures[0] },
+        figures: if several { mean() } else { figures[0] },
         over_seeds: several.then(|| OverSeeds::of(runs)),
         ..PolicyRow::from(first)
     })
@@ -102,6 +109,7 @@ pub fn row(runs: &[RunResult]) -> Option<PolicyRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::example;
 
     #[test]
     fn an_interval_is_students() {
@@ -117,5 +125,16 @@ mod tests {
         for (freedom, t) in [(11, 2.201), (20, 2.086), (30, 2.042), (99, 1.984)] {
             assert!((t975(freedom) - t).abs() < 0.003, "{freedom}: {}", t975(freedom));
         }
+    }
+
+    #[test]
+    fn a_job_that_one_seed_of_many_loses_is_told() {
+        let mut runs: Vec<RunResult> =
+            (1..=20).map(|seed| example::runs(1, 60, &["magm"], seed).remove(0)).collect();
+        let told =
+            |runs: &[RunResult]| row(runs).map(|row| (row.figures.completed, row.figures.not_completed));
+        assert_eq!(told(&runs), Some((60, 0)));
+        (runs[7].summary.completed, runs[7].summary.not_completed) = (59, 1);
+        assert_eq!(told(&runs), Some((59, 1)));
     }
 }
