@@ -220,6 +220,8 @@ fn mistakes_are_named_and_nothing_is_printed() {
     assert!(with(&["--policy", "orion"]).contains("can't be simulated at the level of tasks"));
     assert!(with(&["--policy", "aegis", "--sweep", "gate=1"]).contains("`gate` is none of gate.smact"));
     assert!(with(&["--policy", "or-rr", "--sweep", "gate.smact=0.5,0.6"]).contains("has no such gate"));
+    let shared = ["--policy", "gandiva", "--sharing", "exclusive"];
+    assert!(with(&shared).contains("gandiva shares GPUs: --sharing mps or time-slice"));
     assert!(with(&["--policy", "aegis", "--gpu-model", "/nonexistent"]).contains("/nonexistent"));
     assert!(with(&[]).contains("--policy"));
     let cluster = |spec| {

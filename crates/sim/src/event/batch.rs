@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// jobs are over, from any thread.
 ///
 /// # Errors
-/// [`BaselineError`]: a setup names a baseline that can't be played on this cluster.
+/// [`BaselineError`]: a setup names a baseline that can't be played on this cluster, or with its sharing mode.
 pub fn simulate_all(
     workload: &Workload,
     cluster: &Cluster,

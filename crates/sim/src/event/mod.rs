@@ -83,7 +83,7 @@ impl Setup {
     }
 
     /// A run of a baseline, for [`play`]. Of the options, only the window and the sharing mode
-    /// mean anything to it; exclusive sharing counts as MPS.
+    /// mean anything to it; [`play`] refuses exclusive sharing.
     #[must_use]
     pub fn for_baseline(baseline: Baseline, sharing: SharingMode, seed: u64) -> Self {
         let options = Options { sharing, ..Options::default() };
@@ -104,7 +104,7 @@ impl Setup {
 /// over.
 ///
 /// # Errors
-/// [`BaselineError`]: the setup names a baseline that can't be played on this cluster.
+/// [`BaselineError`]: the setup names a baseline that can't be played on this cluster, or with this sharing mode.
 pub fn play(
     workload: &Workload,
     cluster: &Cluster,

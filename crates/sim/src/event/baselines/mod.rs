@@ -106,6 +106,12 @@ pub enum BaselineError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// Exclusive GPUs for a policy that is there to share them.
+    #[error("{name} shares GPUs: --sharing mps or time-slice")]
+    Exclusive {
+        /// The policy.
+        name: &'static str,
+    },
 }
 
 impl Baseline {
@@ -154,6 +160,9 @@ impl Baseline {
     }
 
     /// It, about to play a workload.
+    ///
+    /// # Errors
+    /// What [`Self::check`] says, or [`BaselineError::Exclusive`].
     pub(super) fn scheduler(
         self,
         workload: &Workload,
@@ -161,11 +170,10 @@ impl Baseline {
         setup: &Setup,
     ) -> Result<Box<dyn Scheduler>, BaselineError> {
         self.check(cluster)?;
-        // A policy that shares shares by some mode.
-        let mode = match setup.options.sharing {
-            SharingMode::TimeSlice => SharingMode::TimeSlice,
-            SharingMode::Mps | SharingMode::Exclusive => SharingMode::Mps,
-        };
+        let mode = setup.options.sharing;
+        if mode == SharingMode::Exclusive {
+            return Err(BaselineError::Exclusive { name: self.name() });
+        }
         let desk = desk::Desk::new(workload, cluster, mode);
         Ok(match self {
             Self::Gandiva => Box::new(gandiva::Gandiva::new(desk)),

@@ -88,6 +88,16 @@ fn miso_says_which_gpu_it_can_not_cut() {
     assert_eq!(Baseline::Tgs.check(&cluster("1xV100-32GB")), Ok(()));
 }
 
+#[test]
+fn none_of_them_is_played_on_exclusive_gpus() {
+    let jobs = workload(&[(0, 10, 1, &task("small", 1000, 0.5, 0.2))]);
+    for baseline in Baseline::ALL {
+        let setup = Setup::for_baseline(baseline, SharingMode::Exclusive, 1);
+        let refused = event::play(&jobs, &cluster("1xA100-40GB"), &setup, &|_| ()).unwrap_err();
+        assert_eq!(refused.to_string(), format!("{baseline} shares GPUs: --sharing mps or time-slice"));
+    }
+}
+
 /// SM demand 0.5 + 0.5 is less than the 1.15 that MPS has: neither slows down, the packing stays.
 #[test]
 fn gandiva_keeps_a_packing_that_pays() {
