@@ -5,7 +5,7 @@ use super::report::{now, write_page};
 use super::trace::catalogue_of;
 use crate::cli::SimulateArgs;
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Column, Screen, Table, print, print_json, shell_line, wrap};
+use carma_cli::{Column, Screen, Table, clean, print, print_json, shell_line, wrap};
 use carma_core::policy::{Order, Policy, RecoveryMethod, presets};
 use carma_hardware::GpuTypes;
 use carma_sim::event::baselines::{self, Baseline};
@@ -383,9 +383,9 @@ fn render(reply: &SimulateReply, jobs: usize, screen: &Screen) -> String {
     let _ = writeln!(
         text,
         "{}: {} on {}, {sharing}, {seeds}. Simulated: a model, not a measurement.\n",
-        reply.trace,
+        clean(&reply.trace),
         jobs_of(&reply.rows, jobs),
-        reply.cluster
+        clean(&reply.cluster)
     );
     // On a narrow screen the figures stand in two tables, one above the other.
     let narrow = screen.width.is_some_and(|width| width < WIDE);
@@ -402,7 +402,7 @@ fn render(reply: &SimulateReply, jobs: usize, screen: &Screen) -> String {
         let _ = writeln!(text, "{line}");
     }
     for note in &reply.notes {
-        for (i, line) in wrap(&format!("note: {note}"), screen, 6).into_iter().enumerate() {
+        for (i, line) in wrap(&clean(&format!("note: {note}")), screen, 6).into_iter().enumerate() {
             let _ = writeln!(text, "{}{line}", if i == 0 { "" } else { "      " });
         }
     }
@@ -462,5 +462,14 @@ mod tests {
         );
         // Where there is one seed, it is in the heading.
         assert!(noted(&runs[1..2])[0].starts_with("under exclusive: t.csv:5: job `x` ran out of memory"));
+    }
+
+    #[test]
+    fn names_from_a_trace_do_not_reach_the_terminal_as_they_are() {
+        let notes = vec!["t.csv:2: job `x\x1b]52;c;aGk=\x07` never found GPUs".to_owned()];
+        let reply = SimulateReply::new("t\x1b[2J", "1xH200", notes, &[], false);
+        let text = render(&reply, 1, &Screen::of_width(Some(80)));
+        assert!(!text.contains(['\x1b', '\x07']), "{text:?}");
+        assert!(text.contains("t\\u{1b}[2J: 1 jobs on 1xH200"), "{text:?}");
     }
 }
