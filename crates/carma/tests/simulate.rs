@@ -220,6 +220,11 @@ fn mistakes_are_named_and_nothing_is_printed() {
     assert!(with(&["--policy", "orion"]).contains("can't be simulated at the level of tasks"));
     assert!(with(&["--policy", "aegis", "--sweep", "gate=1"]).contains("`gate` is none of gate.smact"));
     assert!(with(&["--policy", "or-rr", "--sweep", "gate.smact=0.5,0.6"]).contains("has no such gate"));
+    // A point is not left out because another will do.
+    let points = ["--policy", "exclusive", "--policy", "magm", "--sweep", "max-slowdown=0.5,1.5"];
+    assert!(with(&points).contains("max-slowdown=0.5: expected 1 to 1000"));
+    let points = ["--policy", "magm", "--sweep", "most-jobs=0,2"];
+    assert!(with(&points).contains("most-jobs=0: expected 1 or more"));
     let shared = ["--policy", "gandiva", "--sharing", "exclusive"];
     assert!(with(&shared).contains("gandiva shares GPUs: --sharing mps or time-slice"));
     assert!(with(&["--policy", "aegis", "--gpu-model", "/nonexistent"]).contains("/nonexistent"));

@@ -11,7 +11,8 @@ use carma_hardware::GpuTypes;
 use carma_sim::event::baselines::{self, Baseline};
 use carma_sim::event::knowledge::{Knowledge, RunTimesKnown, TasksKnown};
 use carma_sim::event::outcome::RunResult;
-use carma_sim::event::{Cluster, Setup, simulate_all, sweep};
+use carma_sim::event::sweep::{self, SetError};
+use carma_sim::event::{Cluster, Setup, simulate_all};
 use carma_sim::gpu::add_file;
 use carma_sim::report::html::{Origin, PageInput, page};
 use carma_sim::report::json::{Detail, Normalised, PolicyRow, SimulateReply};
@@ -149,8 +150,7 @@ fn setups(args: &SimulateArgs) -> Result<Vec<Vec<Setup>>, Failure> {
         let order = order.filter(|_| policy.order != Order::Exclusive);
         policy.order = order.unwrap_or(policy.order);
         // What does not apply to the first policy (exclusive has no gate) leaves it as one row.
-        let mut varied = false;
-        let mut refused = None;
+        let (mut varied, mut lacks) = (false, false);
         for point in &points {
             let mut setup = new(policy.clone());
             if let (Some(_), Some(name)) = (order, &args.order) {
@@ -163,21 +163,16 @@ fn setups(args: &SimulateArgs) -> Result<Vec<Vec<Setup>>, Failure> {
             }
             match applied {
                 Ok(()) => varied = true,
-                Err(why) => {
-                    refused = Some(why);
+                Err(SetError::Lacks(_)) if policy.order == Order::Exclusive => {
+                    lacks = true;
                     continue;
                 }
+                Err(why) => return Err(Failure::usage(why.to_string())),
             }
             groups.push(seeded(args, &setup));
         }
-        match refused {
-            Some(why) if !varied && policy.order != Order::Exclusive => {
-                return Err(Failure::usage(why));
-            }
-            Some(_) if !varied => {
-                groups.push(seeded(args, &new(policy)));
-            }
-            _ => {}
+        if lacks && !varied {
+            groups.push(seeded(args, &new(policy)));
         }
     }
     Ok(groups)

@@ -91,14 +91,28 @@ pub fn grid(axes: &[Axis]) -> Result<Vec<Vec<(&'static str, f64)>>, String> {
     Ok(points)
 }
 
+/// Why a number of a policy can't be set.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SetError {
+    /// The policy has no such number, e.g. no gate.
+    #[error("{0}")]
+    Lacks(String),
+    /// It has one, and can't have this value.
+    #[error("{0}")]
+    Value(String),
+}
+
 /// Sets one number of a policy.
 ///
 /// # Errors
-/// The policy has no such number, e.g. no gate.
-pub fn set(options: &mut Options, key: &str, value: f64) -> Result<(), String> {
+/// [`SetError`].
+pub fn set(options: &mut Options, key: &str, value: f64) -> Result<(), SetError> {
     let policy = &mut options.policy;
-    let none = |what: &str| Err(format!("policy `{}` has no {what}, so {key} can't be varied", policy.name));
-    let fraction = || Fraction::from_f64(value).ok_or_else(|| format!("{key}={value}: not a share"));
+    let none = |what: &str| {
+        Err(SetError::Lacks(format!("policy `{}` has no {what}, so {key} can't be varied", policy.name)))
+    };
+    let wrong = |expected: &str| SetError::Value(format!("{key}={value}: {expected}"));
+    let fraction = || Fraction::from_f64(value).ok_or_else(|| wrong("not a share"));
     let mib = MiB(value.round() as u64);
     let seconds = Millis((value * 1000.0).round() as u64);
     match (key, &mut policy.gate, &mut policy.memory, &mut policy.pack) {
@@ -120,7 +134,8 @@ pub fn set(options: &mut Options, key: &str, value: f64) -> Result<(), String> {
         ("bound", ..) => return none("bound on the wait"),
         ("memory.reserve", ..) => policy.reserve = mib,
         ("most-jobs", ..) if policy.order == Order::Exclusive => return none("neighbours"),
-        ("most-jobs", ..) => policy.most_jobs = (value >= 1.0).then_some(value.round() as u32),
+        ("most-jobs", ..) if value < 1.0 => return Err(wrong("expected 1 or more")),
+        ("most-jobs", ..) => policy.most_jobs = Some(value.round() as u32),
         ("pack.sum", _, _, Pack::Scores { sum }) => *sum = value.round() as u32,
         ("pack.sum", _, _, Pack::Utilisation { sum }) => *sum = fraction()?,
         ("pack.sum", ..) => return none("rule on which jobs go together"),
@@ -133,10 +148,9 @@ pub fn set(options: &mut Options, key: &str, value: f64) -> Result<(), String> {
         ("max-slowdown", ..) => {
             let factor =
                 (1.0..=1000.0).contains(&value).then(|| Fraction::percent((value * 100.0).round() as u32));
-            let factor = factor.ok_or_else(|| format!("{key}={value}: expected 1 to 1000"))?;
-            options.max_slowdown = Some(factor);
+            options.max_slowdown = Some(factor.ok_or_else(|| wrong("expected 1 to 1000"))?);
         }
-        _ => return Err(format!("`{key}` can't be varied")),
+        _ => return Err(SetError::Lacks(format!("`{key}` can't be varied"))),
     }
     Ok(())
 }
@@ -179,7 +193,10 @@ mod tests {
             assert!(why.contains(part), "{why}");
         }
         let mut options = Options { policy: presets::by_name("or-rr").unwrap(), ..Options::default() };
-        assert!(set(&mut options, "gate.smact", 0.5).unwrap_err().contains("no such gate"));
+        let lacks = set(&mut options, "gate.smact", 0.5).unwrap_err();
+        assert!(matches!(&lacks, SetError::Lacks(why) if why.contains("no such gate")), "{lacks}");
+        let wrong = set(&mut options, "most-jobs", 0.0).unwrap_err();
+        assert_eq!(wrong, SetError::Value("most-jobs=0: expected 1 or more".into()));
         let wide = vec![Axis::parse("window=1..200:1").unwrap(); 2];
         assert!(grid(&wide).is_err());
     }
