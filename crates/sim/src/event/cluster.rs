@@ -56,13 +56,16 @@ impl Cluster {
             };
             let (count, name) = counted(whole).map_err(wrong)?;
             let gpu = types.find(name).map_err(wrong)?;
-            let mut layout: Vec<(Arc<GpuType>, Arc<str>)> = Vec::new();
+            let mut layout: Vec<(GpuType, Arc<str>)> = Vec::new();
             for slice in slices.into_iter().flat_map(|s| s.split(',')) {
                 let (n, profile) = counted(slice).map_err(wrong)?;
                 let slice = types.find(&format!("{name}/{profile}")).map_err(wrong)?;
-                layout.extend(std::iter::repeat_n((Arc::new(slice), profile.into()), n));
+                layout.extend(std::iter::repeat_n((slice, profile.into()), n));
                 gpu.holds(layout.iter().map(|(slice, _)| (1, &*slice.name))).map_err(wrong)?;
             }
+            draw_for_the_rest(&gpu, &mut layout);
+            let layout: Vec<(Arc<GpuType>, Arc<str>)> =
+                layout.into_iter().map(|(slice, profile)| (Arc::new(slice), profile)).collect();
             let gpu = Arc::new(gpu);
             for _ in 0..count {
                 if layout.is_empty() {
@@ -124,6 +127,20 @@ impl Cluster {
     }
 }
 
+/// Slices that are in no instance draw idle power all the same: the instances draw it for them, so that an idle GPU draws as much
+/// however it is cut.
+fn draw_for_the_rest(whole: &GpuType, layout: &mut [(GpuType, Arc<str>)]) {
+    let assigned: f64 = layout.iter().map(|(slice, _)| slice.capacities.part_sm).sum();
+    for (slice, _) in layout {
+        let more = whole.capacities.part_sm / assigned - 1.0;
+        slice.empty_w += slice.empty_w * more;
+        let idle_w = slice.power.idle_w * more;
+        slice.power.idle_w += idle_w;
+        // What a load asks for stays.
+        slice.power.cap_w += idle_w;
+    }
+}
+
 /// Parts joined by `+`; slices of a GPU are joined by `,`.
 fn parts(spec: &str) -> impl Iterator<Item = &str> {
     spec.trim().split('+').map(str::trim)
@@ -168,4 +185,24 @@ pub(crate) fn demand(task: &CatalogueTask, gpu: &GpuType) -> (Demand, f64) {
 /// A task's weight where several divide what is scarce. Time slices are alike for all.
 pub(crate) fn weight(task: &CatalogueTask, mode: SharingMode) -> f64 {
     if mode == SharingMode::Mps { task.mps_weight.unwrap_or(1.0) } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_gpu_draws_as_much_however_it_is_cut() {
+        let whole = GpuType::find("A100-40GB").unwrap();
+        for spec in ["A100-40GB", "A100-40GB/1g.5gb", "A100-40GB/3g.20gb,2x1g.5gb", "A100-40GB/7x1g.5gb"] {
+            let cluster = Cluster::parse(spec, &GpuTypes::built_in()).unwrap();
+            let of = |f: fn(&GpuType) -> f64| cluster.devices().iter().map(|it| f(&it.gpu)).sum::<f64>();
+            assert!((of(|gpu| gpu.empty_w) - whole.empty_w).abs() < 1e-9, "{spec}");
+            assert!((of(|gpu| gpu.power.idle_w) - whole.power.idle_w).abs() < 1e-9, "{spec}");
+            let span = |power: carma_hardware::Power| power.cap_w - power.idle_w;
+            for device in cluster.devices() {
+                assert!((span(device.law.power) - span(whole.power)).abs() < 1e-9, "{spec}");
+            }
+        }
+    }
 }
