@@ -32,7 +32,7 @@ use crate::group::{MOST_MEMBERS, Mode};
 use crate::law;
 
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Forgetting of one observation.
 const FORGET: f64 = 0.99;
@@ -55,6 +55,9 @@ const FROM_ELSEWHERE: f64 = 0.15;
 /// as many, and from a hundred on after each hundred.
 const KEPT: usize = 200;
 const FIRST_FIT: u64 = 10;
+/// Classes of the rows that constants are fitted to as observations come: a fit takes the cube of their number, and the daemon
+/// waits for it (480 took over a minute).
+const FITTED: usize = 64;
 /// Rounds of a fit in batch, and a change of all numbers that ends it.
 const FIT_ROUNDS: usize = 20;
 const SETTLED: f64 = 1e-3;
@@ -304,9 +307,21 @@ impl Domain {
         self.keep_row(row);
         let tens = self.seen / FIRST_FIT;
         if self.seen.is_multiple_of(FIRST_FIT) && (tens.is_power_of_two() || tens.is_multiple_of(10)) {
-            let rows: Vec<Row> = self.rows.iter().cloned().collect();
+            let rows = self.latest();
             self.fit(mode, split, &rows);
         }
+    }
+
+    /// The last rows with no more than [`FITTED`] classes among them, oldest first.
+    fn latest(&self) -> Vec<Row> {
+        let mut classes = BTreeSet::new();
+        let few = self.rows.iter().rev().take_while(|row| {
+            classes.extend(row.members.iter().map(|(class, _)| class));
+            classes.len() <= FITTED
+        });
+        let mut rows: Vec<Row> = few.cloned().collect();
+        rows.reverse();
+        rows
     }
 
     /// One step for the classes of a row.
@@ -742,5 +757,41 @@ fn set_first_rates(seats: &[Seat<'_>], local: &mut Local, linear: &Linear, label
             // As good as unknown: the step that follows makes it as sure as the law is.
             local.cov.set(at, at, 4.0);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::group::GpuType;
+    use crate::profile::{Metrics, Profile, Rate, Stat};
+
+    #[test]
+    fn a_fit_is_of_few_classes_however_many_there_are() {
+        let gpu = GpuType::named("H200");
+        let metrics = Metrics {
+            gract_pct: Some(Stat::of(90.0)),
+            smact_pct: Some(Stat::of(60.0)),
+            ..Metrics::default()
+        };
+        let rate = Some(Rate { per_s: 10.0, unit: None, source: None });
+        let profile = Profile { metrics, rate, ..Profile::default() };
+        let features = Features::of(&profile, None, Mode::Mps, &gpu);
+        let row = |classes: std::ops::Range<usize>| Row {
+            members: classes.clone().map(|class| (format!("task {class}"), features.clone())).collect(),
+            clock: vec![0.0; classes.len()],
+            labels: vec![Some(Label::Progress(-0.5)); classes.len()],
+        };
+        let mut domain = Domain::new(Mode::Mps, false, gpu.capacity(Mode::Mps));
+        (0..100).for_each(|at| domain.keep_row(row(4 * at..4 * at + 4)));
+        domain.seen = FIRST_FIT - 1;
+        domain.learn(Mode::Mps, false, row(400..404));
+        // Those of the rows that it was fitted to, and no others.
+        assert_eq!((domain.seen, domain.classes.len()), (FIRST_FIT, FITTED));
+        assert!(domain.classes.contains_key("task 340") && !domain.classes.contains_key("task 339"));
+        // Those of known classes cost nothing more.
+        let few = domain.latest().len();
+        (0..50).for_each(|_| domain.keep_row(row(400..404)));
+        assert_eq!((few, domain.latest().len()), (FITTED / 4, FITTED / 4 + 50));
     }
 }
