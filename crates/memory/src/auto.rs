@@ -72,6 +72,8 @@ pub fn answer(history: &History, question: &Question<'_>, settings: &Settings) -
     let elastic = question.elastic && told.is_none();
     let estimate = match (told, best, question.declared_mib) {
         (Some(told), ..) => from_runs(&told, best, context),
+        // A share is of whichever GPU the job gets: bytes that were measured on one say nothing of it on another.
+        (None, Some(estimate), _) if shares => estimate.clone(),
         (None, Some(estimate), _) => corrected(history, &ask, estimate, context, settings.coverage),
         (None, None, Some(mib)) => declared(mib),
         (None, None, None) => return None,
@@ -289,6 +291,18 @@ mod tests {
         };
         assert_eq!((on("H200").tier, on("H200").use_mib), (Tier::Exact, MiB(36_000)));
         assert_eq!(on("B200").tier, Tier::Share);
+        // Of the largest type, as the client sends it, they took less; that is no error of the share.
+        for i in 0..30 {
+            let line = format!("vllm serve m{i}");
+            learn(&mut history, &line, Outcome::Peak(MiB(36_000)), std::slice::from_ref(&share));
+        }
+        assert_eq!(history.groups().count(), 0);
+        for i in 0..30 {
+            let other = Estimate { tier: Tier::Formula, ..share.clone() };
+            learn(&mut history, &format!("other{i}.py"), Outcome::Peak(MiB(36_000)), &[other]);
+        }
+        assert!(history.groups().count() > 0);
+        assert_eq!(ask(&history, "vllm serve new", std::slice::from_ref(&share), None), Some(share));
     }
 
     #[test]

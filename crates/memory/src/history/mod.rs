@@ -285,7 +285,8 @@ impl History {
             .number(run.signature.program)
             .number(run.signature.batch.unwrap_or(0))
             .finish();
-        for estimate in run.estimates {
+        // What a program takes by its share differs from GPU to GPU: it is no error of the share.
+        for estimate in run.estimates.iter().filter(|e| e.tier != Tier::Share) {
             let base = estimate.parts.map_or(MiB::ZERO, |p| p.context_mib);
             let context = if estimate.parts.is_some() { context } else { MiB::ZERO };
             for key in group_keys(estimate, run.place) {
