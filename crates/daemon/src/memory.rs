@@ -217,13 +217,15 @@ impl Memory {
             simulated_by: anchor.sim.as_ref().map(|s| s.source.clone()),
             simulated_mib: anchor.sim.as_ref().map(|s| s.net_mib),
         });
-        let ratios = self.history.groups().map(|(key, group)| LearnedRatio {
+        let groups = self.history.groups().filter(|(user, ..)| seen(*user));
+        let ratios = groups.map(|(_, key, group)| LearnedRatio {
             group: key.replace('|', " / "),
             runs: group.len() as u64,
             median: group.median(),
             bound_factor: group.quantile(self.settings.coverage),
         });
-        let contexts = self.history.contexts().map(|(key, context)| {
+        let contexts = self.history.contexts().filter(|(user, ..)| user.is_none_or(seen));
+        let contexts = contexts.map(|(_, key, context)| {
             let mut words = key.split('|').map(str::to_owned);
             let mut word = || words.next().unwrap_or_default();
             let (gpu, driver, framework) = (word(), word(), word());

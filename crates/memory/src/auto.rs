@@ -56,15 +56,13 @@ pub fn is_elastic(task: &ModelTask) -> bool {
 /// A cut-off run had so much and wanted more; nobody knows how much more.
 const BEYOND_CUT_OFF: f64 = 0.10;
 const BEYOND_CUT_OFF_LEAST: MiB = MiB(256);
-/// Corrections beyond these say that the front end and the runs are about different things.
-const CORRECTIONS: (f64, f64) = (0.33, 3.0);
 
 /// The best that is known. `None`: nothing is, so the job should have a GPU alone.
 #[must_use]
 pub fn answer(history: &History, question: &Question<'_>, settings: &Settings) -> Option<Answer> {
     let ask = Ask { signature: question.signature, place: question.place, estimates: question.estimates };
     let best = question.estimates.iter().min_by_key(|e| e.tier);
-    let context = history.context_for(question.place, question.estimates);
+    let context = history.context_for(question.place, question.signature.user, question.estimates);
     let at_least = history.at_least(&ask);
     // What takes a share of each GPU takes another amount on another type, which no scaling knows.
     let shares = best.is_some_and(|e| e.tier == Tier::Share);
@@ -121,8 +119,8 @@ fn corrected(history: &History, ask: &Ask<'_>, estimate: &Estimate, context: MiB
         parts.context_mib = context;
         new.reasons.push(format!("CUDA context {} MiB as learned on {}", context.0, ask.place.gpu));
     }
-    let scaled = |mib: MiB, by: f64| base + times(mib - old_base, by.clamp(CORRECTIONS.0, CORRECTIONS.1));
-    let correction = history.correction(estimate, ask.place, coverage);
+    let scaled = |mib: MiB, by: f64| base + times(mib - old_base, by);
+    let correction = history.correction(estimate, ask.place, ask.signature.user, coverage);
     let middle = correction.middle.unwrap_or(1.0);
     new.need_mib = scaled(estimate.need_mib, middle.min(1.0));
     new.use_mib = scaled(estimate.use_mib, middle);

@@ -180,14 +180,15 @@ pub(crate) fn platform(context: &Context, args: &PlatformArgs) -> Result<Platfor
     Ok(platform)
 }
 
-/// The context that the daemon knows for this type of GPU and framework; the largest of its drivers'.
+/// The context that the daemon knows for this type of GPU and framework, by a probe if there was one; the largest of its drivers'.
 fn learned(daemon: &mut Client, platform: &Platform) -> Option<MiB> {
     let reply: MemoryReply = daemon.get("/v1/memory").ok()?;
     let (major, minor) = platform.torch;
     let framework = format!("torch {major}.{minor}");
     let here = |name: &str| super::expect::platform_named(name, platform.gpu.total_mib, platform.torch).gpu;
     let known = reply.contexts.iter().filter(|c| c.framework == framework && here(&c.gpu) == platform.gpu);
-    known.filter_map(|c| c.mib).max().map(MiB)
+    // Root sees what runs of any user told.
+    known.filter_map(|c| Some((c.probed, c.mib?))).max().map(|(_, mib)| MiB(mib))
 }
 
 /// What to say where the numbers' type was not given and the configuration has another than the default.

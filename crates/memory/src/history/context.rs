@@ -20,6 +20,9 @@ pub struct Context {
     probed_mib: Option<u64>,
     /// Measured less simulated, from front ends that are exact enough.
     candidates: VecDeque<u64>,
+    /// When a run last told of it, in updates of the history.
+    #[serde(default)]
+    pub(super) used: u64,
 }
 
 impl Context {
@@ -40,6 +43,12 @@ impl Context {
     #[must_use]
     pub const fn is_probed(&self) -> bool {
         self.probed_mib.is_some()
+    }
+
+    /// Leaves what a probe said. `false`: none did.
+    pub(super) fn keep_probed(&mut self) -> bool {
+        self.candidates.clear();
+        self.is_probed()
     }
 
     /// Takes a probe. `false`: the number cannot be a context.

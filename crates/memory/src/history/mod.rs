@@ -6,6 +6,9 @@
 //! simulates; and, for programs never seen, how far that front end is off for the family. A run that
 //! was cut off (out of memory, at a cap, ended early) is a lower bound and never a measurement. CUDA
 //! contexts are learned apart, so that what a task needs carries over to another GPU.
+//!
+//! All that is learned of runs is its user's alone: what a front end said of one comes with the request, and whoever sends it can
+//! write what he likes. Only what a probe says of a context is everybody's.
 
 mod context;
 mod program;
@@ -21,12 +24,14 @@ pub use signature::{Facts, Place, SETTINGS, Signature, doing, fingerprint};
 
 use crate::{Estimate, MiB, Tier};
 use program::Wanted;
+use ratio::Ratio;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Programs that are remembered at most; the one used least lately is forgotten.
 const PROGRAMS: usize = 4096;
-/// Groups of ratios, and contexts, likewise.
+/// Groups of ratios, contexts of users and probed ones at most. Of the former the one used least lately of the user who has
+/// the most is forgotten.
 const GROUPS: usize = 1024;
 
 /// Which table of the history a row belongs to.
@@ -35,9 +40,9 @@ const GROUPS: usize = 1024;
 pub enum Table {
     /// [`Program`]s by key.
     Program,
-    /// Samples of [`Group`]s, by front end, family, GPU and framework, and place in the group.
+    /// Samples of [`Group`]s, by user, front end, family, GPU and framework, and place in the group.
     Ratio,
-    /// [`Context`]s by place.
+    /// [`Context`]s by place, those that runs told by user and place.
     Context,
 }
 
@@ -134,12 +139,23 @@ impl History {
             Table::Ratio => {
                 let (group, place) = sample_place(&row.key)
                     .ok_or_else(|| format!("ratio {}: not a group and a place", row.key))?;
+                if owner(group).is_none() {
+                    // Of an older version, which learned it from all users for all: any of them may have made it up.
+                    self.changed.insert((row.table, row.key.clone()));
+                    return Ok(());
+                }
                 let sample: ratio::Sample = serde_json::from_str(body).map_err(broken)?;
                 self.updates = self.updates.max(sample.at);
                 self.groups.entry(group.to_owned()).or_default().restore(place, sample);
             }
             Table::Context => {
-                self.contexts.insert(row.key.clone(), serde_json::from_str(body).map_err(broken)?);
+                let mut context: Context = serde_json::from_str(body).map_err(broken)?;
+                self.updates = self.updates.max(context.used);
+                if owner(&row.key).is_none() && !context.keep_probed() {
+                    self.changed.insert((row.table, row.key.clone()));
+                    return Ok(());
+                }
+                self.contexts.insert(row.key.clone(), context);
             }
         }
         Ok(())
@@ -176,32 +192,42 @@ impl History {
         self.programs.iter().map(|(key, program)| (*key, program))
     }
 
-    /// Ratios by front end, family, GPU and framework.
-    pub fn groups(&self) -> impl Iterator<Item = (&str, &Group)> {
-        self.groups.iter().map(|(key, group)| (key.as_str(), group))
+    /// Ratios by user, and by front end, family, GPU and framework.
+    pub fn groups(&self) -> impl Iterator<Item = (u32, &str, &Group)> {
+        self.groups.iter().filter_map(|(key, group)| {
+            let (user, key) = owner(key)?;
+            Some((user, key, group))
+        })
     }
 
-    /// Contexts by GPU, driver and framework.
-    pub fn contexts(&self) -> impl Iterator<Item = (&str, &Context)> {
-        self.contexts.iter().map(|(key, context)| (key.as_str(), context))
+    /// Contexts by the user whose runs told them (`None`: a probe did), and by GPU, driver and framework.
+    pub fn contexts(&self) -> impl Iterator<Item = (Option<u32>, &str, &Context)> {
+        self.contexts.iter().map(|(key, context)| match owner(key) {
+            Some((user, key)) => (Some(user), key, context),
+            None => (None, key.as_str(), context),
+        })
     }
 
-    /// The context of one process at a place, if a probe or enough runs say. Of an unknown
+    /// The context of one process at a place, if a probe or enough runs of this user say. Of an unknown
     /// framework, the largest of that GPU and driver.
     #[must_use]
-    pub fn context(&self, place: &Place) -> Option<MiB> {
-        let own = self.contexts.get(&context_key(place)).and_then(Context::size);
-        own.or_else(|| {
-            let here = format!("{}|{}|", part(&place.gpu), part(&place.driver));
-            let near = self.contexts.range(here.clone()..).take_while(|(key, _)| key.starts_with(&here));
-            near.filter_map(|(_, context)| context.size()).max()
-        })
+    pub fn context(&self, place: &Place, user: u32) -> Option<MiB> {
+        let key = context_key(place);
+        let here = format!("{}|{}|", part(&place.gpu), part(&place.driver));
+        let at = |key: &str| self.contexts.get(key).and_then(Context::size);
+        let near = |here: String| {
+            let near = self.contexts.range(here.clone()..).take_while(move |(key, _)| key.starts_with(&here));
+            near.filter_map(|(_, context)| context.size())
+        };
+        let own = at(&key).or_else(|| at(&owned(user, &key)));
+        own.or_else(|| near(here.clone()).chain(near(owned(user, &here))).max())
     }
 
     /// Takes a probe of a context. `false`: the number cannot be one, and nothing changed.
     pub fn probe(&mut self, place: &Place, size: MiB) -> bool {
         let key = context_key(place);
-        if !self.contexts.contains_key(&key) && self.contexts.len() >= GROUPS {
+        let probed = self.contexts.keys().filter(|key| owner(key).is_none()).count();
+        if !self.contexts.contains_key(&key) && probed >= GROUPS {
             return false;
         }
         let good = self.contexts.entry(key.clone()).or_default().probe(size);
@@ -220,7 +246,7 @@ impl History {
         if let Outcome::Peak(peak) = run.outcome {
             self.learn_context(run, peak);
         }
-        let context = self.context_for(run.place, run.estimates);
+        let context = self.context_for(run.place, run.signature.user, run.estimates);
         self.learn_program(run, context);
         if let Outcome::Peak(peak) = run.outcome {
             self.learn_ratios(run, peak, context);
@@ -230,15 +256,23 @@ impl History {
     fn learn_context(&mut self, run: &Run<'_>, peak: MiB) {
         let exact = run.estimates.iter().find(|e| e.tier == KNOWS_CONTEXT);
         let Some(parts) = exact.and_then(|e| e.parts) else { return };
-        let key = context_key(run.place);
-        if !parts.workspace_mib.is_zero()
-            || (!self.contexts.contains_key(&key) && self.contexts.len() >= GROUPS)
-        {
+        if !parts.workspace_mib.is_zero() {
             // A bound of workspaces is no measurement: what is left would be too small.
             return;
         }
-        self.contexts.entry(key.clone()).or_default().candidate(peak - parts.reserved_mib);
+        let user = run.signature.user;
+        let key = owned(user, &context_key(run.place));
+        let context = self.contexts.entry(key.clone()).or_default();
+        context.candidate(peak - parts.reserved_mib);
+        context.used = self.updates;
         self.changed.insert((Table::Context, key));
+        let theirs = || self.contexts.iter().filter_map(|(key, c)| Some((owner(key)?.0, c.used, key)));
+        if theirs().count() > GROUPS
+            && let Some(oldest) = oldest_of_most(theirs, user).cloned()
+        {
+            self.contexts.remove(&oldest);
+            self.changed.insert((Table::Context, oldest));
+        }
     }
 
     fn learn_program(&mut self, run: &Run<'_>, context: MiB) {
@@ -281,35 +315,38 @@ impl History {
     }
 
     fn learn_ratios(&mut self, run: &Run<'_>, peak: MiB, context: MiB) {
-        let task = signature::Hash::default()
-            .number(run.signature.program)
-            .number(run.signature.batch.unwrap_or(0))
-            .finish();
+        let user = run.signature.user;
         // What a program takes by its share differs from GPU to GPU: it is no error of the share.
         for estimate in run.estimates.iter().filter(|e| e.tier != Tier::Share) {
             let base = estimate.parts.map_or(MiB::ZERO, |p| p.context_mib);
             let context = if estimate.parts.is_some() { context } else { MiB::ZERO };
-            for key in group_keys(estimate, run.place) {
-                if !self.groups.contains_key(&key) && self.groups.len() >= GROUPS {
-                    continue;
-                }
-                let place = self.groups.entry(key.clone()).or_default().add(
-                    self.updates,
-                    task,
-                    (peak - context).0,
-                    (estimate.use_mib - base).0,
-                    (estimate.upper_mib - base).0,
-                );
-                // Three digits, so that rows sort by place.
-                self.changed.extend(place.map(|n| (Table::Ratio, format!("{key}#{n:03}"))));
+            let ratio = Ratio {
+                measured: (peak - context).0,
+                expected: (estimate.use_mib - base).0,
+                upper: (estimate.upper_mib - base).0,
+            };
+            let Some(sample) = ratio.sample(self.updates, run.signature.program) else { continue };
+            for key in group_keys(estimate, run.place, user) {
+                let place = self.groups.entry(key.clone()).or_default().add(sample);
+                self.changed.extend(place.map(|n| (Table::Ratio, sample_key(&key, n))));
             }
+        }
+        self.bound_groups(user);
+    }
+
+    fn bound_groups(&mut self, user: u32) {
+        while self.groups.len() > GROUPS {
+            let all = || self.groups.iter().filter_map(|(key, g)| Some((owner(key)?.0, g.used(), key)));
+            let Some(oldest) = oldest_of_most(all, user).cloned() else { return };
+            let samples = self.groups.remove(&oldest).map_or(0, |group| group.len());
+            self.changed.extend((0..samples).map(|n| (Table::Ratio, sample_key(&oldest, n))));
         }
     }
 
     /// Context at a place: learned or probed, else a front end's, else a guess.
-    pub(crate) fn context_for(&self, place: &Place, estimates: &[Estimate]) -> MiB {
+    pub(crate) fn context_for(&self, place: &Place, user: u32, estimates: &[Estimate]) -> MiB {
         let told = || estimates.iter().find_map(|e| e.parts).map(|p| p.context_mib);
-        self.context(place).or_else(told).unwrap_or(CONTEXT)
+        self.context(place, user).or_else(told).unwrap_or(CONTEXT)
     }
 
     /// What runs of the same program say, if there were any that reached their peak.
@@ -331,16 +368,16 @@ impl History {
             batch: ask.signature.batch,
             place: ask.place,
             sim,
-            context_mib: self.context_for(ask.place, ask.estimates).0,
+            context_mib: self.context_for(ask.place, ask.signature.user, ask.estimates).0,
         }
     }
 
-    /// How far an estimate is off as a rule: the middle, and what its bound must be multiplied with,
+    /// How far an estimate is off as a rule for this user's programs: the middle, and what its bound must be multiplied with,
     /// each from the narrowest group that has enough runs; and how many runs that were.
     #[must_use]
-    pub fn correction(&self, estimate: &Estimate, place: &Place, coverage: f64) -> Correction {
+    pub fn correction(&self, estimate: &Estimate, place: &Place, user: u32, coverage: f64) -> Correction {
         let mut correction = Correction::default();
-        for key in group_keys(estimate, place) {
+        for key in group_keys(estimate, place, user) {
             let Some(group) = self.groups.get(&key) else { continue };
             correction.middle = correction.middle.or_else(|| group.median());
             if correction.upper.is_none()
@@ -386,20 +423,49 @@ fn context_key(place: &Place) -> String {
     format!("{}|{}|{}", part(&place.gpu), part(&place.driver), part(&place.framework))
 }
 
+/// A key of what is one user's. No part of a key has a `#`.
+fn owned(user: u32, key: &str) -> String {
+    format!("{user}#{key}")
+}
+
+/// Whose it is, and the key without that. `None`: everybody's.
+fn owner(key: &str) -> Option<(u32, &str)> {
+    let (user, key) = key.split_once('#')?;
+    Some((user.parse().ok()?, key))
+}
+
+/// What goes where all users together have too much, of (whose, when used last, which): the oldest of the user who has the
+/// most, so that nobody drives out what others have. Of users who have as many, `by`, for whom room is made.
+pub fn oldest_of_most<U: Ord + Copy, T: Ord, K, I: Iterator<Item = (U, T, K)>>(
+    all: impl Fn() -> I,
+    by: U,
+) -> Option<K> {
+    let mut counts: BTreeMap<U, usize> = BTreeMap::new();
+    all().for_each(|(user, ..)| *counts.entry(user).or_default() += 1);
+    let (most, _) = counts.into_iter().max_by_key(|(user, count)| (*count, *user == by))?;
+    all().filter(|(user, ..)| *user == most).min_by(|a, b| a.1.cmp(&b.1)).map(|(.., key)| key)
+}
+
+/// Key of a sample as it is stored. Three digits, so that rows sort by place.
+fn sample_key(group: &str, place: usize) -> String {
+    format!("{group}#{place:03}")
+}
+
 /// Key of a stored sample: its group and its place there.
 fn sample_place(key: &str) -> Option<(&str, usize)> {
     let (group, place) = key.rsplit_once('#')?;
     Some((group, place.parse().ok()?))
 }
 
-/// Groups that an estimate belongs to, narrow to wide.
-fn group_keys(estimate: &Estimate, place: &Place) -> [String; 3] {
+/// Groups of a user that an estimate belongs to, narrow to wide.
+fn group_keys(estimate: &Estimate, place: &Place, user: u32) -> [String; 3] {
     let (source, family) = (part(&estimate.source), part(&estimate.family));
     [
         format!("{source}|{family}|{}|{}", part(&place.gpu), part(&place.framework)),
         format!("{source}|{family}"),
         source,
     ]
+    .map(|key| owned(user, &key))
 }
 
 #[cfg(test)]

@@ -13,18 +13,37 @@ pub const ENOUGH: usize = 20;
 const FEW: usize = 5;
 /// Unit of the stored ratios.
 const UNIT: f64 = 10_000.0;
+/// Measured over expected beyond these says that the front end and the run are about different things.
+const RATIOS: std::ops::RangeInclusive<f64> = 0.33..=3.0;
 
 /// One run against what a front end said of it, both without context, in units of 1/10,000.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Sample {
     /// When it came, in updates of the history.
     pub(super) at: u64,
-    /// Program and batch.
+    /// Program.
     key: u64,
     /// Measured / expected use.
     of_use: u32,
     /// Measured / stated bound: carries over to tasks whose bound is wider or narrower.
     of_upper: u32,
+}
+
+/// A run against what a front end said of it, MiB without context.
+pub(super) struct Ratio {
+    pub(super) measured: u64,
+    pub(super) expected: u64,
+    pub(super) upper: u64,
+}
+
+impl Ratio {
+    /// `None`: it says nothing of the front end.
+    pub(super) fn sample(&self, at: u64, key: u64) -> Option<Sample> {
+        let Self { measured, expected, upper } = *self;
+        let sound =
+            expected > 0 && upper >= expected && RATIOS.contains(&(measured as f64 / expected as f64));
+        sound.then(|| Sample { at, key, of_use: unit(measured, expected), of_upper: unit(measured, upper) })
+    }
 }
 
 /// Runs of one front end and family. Samples have places of their own, so that a new one changes one
@@ -47,21 +66,14 @@ impl Group {
         self.samples.is_empty()
     }
 
-    /// Takes a run: measured, expected and bound, MiB without context. Returns the place that changed;
-    /// what cannot be is left out.
-    pub(super) fn add(
-        &mut self,
-        at: u64,
-        key: u64,
-        measured: u64,
-        expected: u64,
-        upper: u64,
-    ) -> Option<usize> {
-        if measured == 0 || expected == 0 || upper < expected {
-            return None;
-        }
-        let sample = Sample { at, key, of_use: unit(measured, expected), of_upper: unit(measured, upper) };
-        let same = |s: &Sample| s.key == key;
+    /// When it was last used.
+    pub(super) fn used(&self) -> u64 {
+        self.samples.iter().map(|sample| sample.at).max().unwrap_or_default()
+    }
+
+    /// Takes a run. Returns the place that changed.
+    pub(super) fn add(&mut self, sample: Sample) -> Option<usize> {
+        let same = |s: &Sample| s.key == sample.key;
         let crowded = self.samples.iter().filter(|s| same(s)).count() >= OF_ONE;
         if !crowded && self.samples.len() < KEPT {
             self.samples.push(sample);
@@ -118,6 +130,5 @@ impl Group {
 }
 
 fn unit(a: u64, b: u64) -> u32 {
-    // A ratio beyond 100 is a mistake of the front end, not a fact about memory; it stays an outlier.
-    ((a as f64 / b as f64).min(100.0) * UNIT).round() as u32
+    (a as f64 / b as f64 * UNIT).round() as u32
 }

@@ -87,7 +87,7 @@ fn contexts_are_learned_from_exact_front_ends() {
     let mut history = History::default();
     let a100 = place("A100");
     for (i, sim) in [3000_u64, 1200, 800].into_iter().enumerate() {
-        assert_eq!(history.context(&a100), None);
+        assert_eq!(history.context(&a100, 0), None);
         let signature = signature(&format!("{i}.py"), 8);
         learn(
             &mut history,
@@ -97,13 +97,102 @@ fn contexts_are_learned_from_exact_front_ends() {
             &[estimate(Tier::Trace, 524, sim, sim)],
         );
     }
-    assert_eq!(history.context(&a100), Some(MiB(1429)));
+    assert_eq!(history.context(&a100, 0), Some(MiB(1429)));
     // Of a framework that nobody named: the largest here; elsewhere nothing.
-    assert_eq!(history.context(&Place { framework: "unknown".into(), ..a100.clone() }), Some(MiB(1429)));
-    assert_eq!(history.context(&place("A10")), None);
+    assert_eq!(history.context(&Place { framework: "unknown".into(), ..a100.clone() }, 0), Some(MiB(1429)));
+    assert_eq!(history.context(&place("A10"), 0), None);
     let asked =
         ask(&history, &signature("new.py", 8), &a100, &[estimate(Tier::Trace, 524, 2000, 2060)]).unwrap();
     assert_eq!((asked.use_mib, asked.upper_mib), (MiB(3429), MiB(3489)));
+}
+
+fn signature_of(user: u32, program: &str) -> Signature {
+    let command = ["python".to_owned(), program.to_owned()];
+    Signature::of(&Facts { user, command: &command, gpus: 1, ..Facts::default() })
+}
+
+#[test]
+fn what_a_user_makes_up_changes_nothing_for_others() {
+    let (mut history, h200) = (History::default(), place("H200"));
+    let asked = |history: &History, user: u32, tier: Tier| {
+        ask(history, &signature_of(user, "new.py"), &h200, &[estimate(tier, 500, 4000, 5000)])
+    };
+    let tiers = [Tier::Summary, Tier::Trace];
+    let before = tiers.map(|tier| asked(&history, 1, tier));
+    for i in 0..30 {
+        // Ten times and twice too much, and a context of 60 MiB.
+        let made_up = [estimate(Tier::Trace, 0, 940, 940), estimate(Tier::Summary, 0, 2000, 10_000)];
+        let s = signature_of(2, &format!("{i}.py"));
+        learn(&mut history, &s, &h200, Outcome::Peak(MiB(1000)), &made_up);
+    }
+    assert_eq!(tiers.map(|tier| asked(&history, 1, tier)), before);
+    let theirs = tiers.map(|tier| asked(&history, 2, tier));
+    assert!(theirs[0] != before[0] && theirs[1] != before[1], "{theirs:?}");
+    // A probe is everybody's.
+    assert!(history.probe(&h200, MiB(700)));
+    assert_eq!((history.context(&h200, 1), history.context(&h200, 2)), (Some(MiB(700)), Some(MiB(700))));
+}
+
+#[test]
+fn runs_that_are_about_something_else_correct_nothing() {
+    let (mut history, h200) = (History::default(), place("H200"));
+    for i in 0..25 {
+        let s = signature(&format!("{i}.py"), 8);
+        let e = estimate(Tier::Summary, 500, 90_000, 100_000);
+        learn(&mut history, &s, &h200, Outcome::Peak(MiB(1500)), &[e]);
+    }
+    assert_eq!(history.groups().count(), 0);
+    // One program counts three times, whatever its batch size.
+    for batch in 1..=30 {
+        let e = estimate(Tier::Summary, 500, 1000, 1300);
+        learn(&mut history, &signature("one.py", batch), &h200, Outcome::Peak(MiB(1600)), &[e]);
+    }
+    assert!(history.groups().all(|(.., group)| group.len() == 3));
+}
+
+#[test]
+fn one_user_fills_no_others_groups() {
+    let (mut history, h200) = (History::default(), place("H200"));
+    let run = |history: &mut History, user: u32, family: &str| {
+        let e = Estimate { family: family.into(), ..estimate(Tier::Trace, 500, 1000, 1300) };
+        let there = place(family);
+        learn(history, &signature_of(user, family), &there, Outcome::Peak(MiB(1600)), &[e]);
+    };
+    run(&mut history, 1, "first");
+    for i in 0..2 * GROUPS {
+        run(&mut history, 2, &i.to_string());
+    }
+    run(&mut history, 3, "late");
+    assert_eq!((history.groups.len(), history.contexts.len()), (GROUPS, GROUPS));
+    let of = |user| history.groups().filter(|(of, ..)| *of == user).count();
+    assert_eq!((of(1), of(2), of(3)), (3, GROUPS - 6, 3));
+    assert!(history.contexts().any(|(user, ..)| user == Some(1)));
+    assert!(history.probe(&h200, MiB(700)));
+    // What went is deleted, and comes back nowhere.
+    let mut again = History::default();
+    for row in history.changes().unwrap() {
+        again.load(&row).unwrap();
+    }
+    assert_eq!((&again.groups, &again.contexts), (&history.groups, &history.contexts));
+}
+
+#[test]
+fn what_older_versions_learned_of_all_users_for_all_goes() {
+    let mut history = History::default();
+    let sample = r#"{"at":9,"key":1,"of_use":100,"of_upper":90}"#;
+    let probed = r#"{"probed_mib":530,"candidates":[60,60,60]}"#;
+    let learned = r#"{"probed_mib":null,"candidates":[60,60,60]}"#;
+    for (table, key, body) in [
+        (Table::Ratio, "allocator/summary|cnn#000", sample),
+        (Table::Context, "A100|580|torch 2.11", learned),
+        (Table::Context, "H200|580|torch 2.11", probed),
+    ] {
+        history.load(&HistoryRow { table, key: key.into(), body: Some(body.into()) }).unwrap();
+    }
+    assert_eq!((history.groups().count(), history.contexts().count()), (0, 1));
+    assert_eq!(history.context(&place("H200"), 1), Some(MiB(530)));
+    let gone = history.changes().unwrap();
+    assert!(gone.len() == 2 && gone.iter().all(|row| row.body.is_none()), "{gone:?}");
 }
 
 #[test]
