@@ -246,15 +246,31 @@ struct Words {
 /// The program and the script that it is given: the first word that is one by its name, or what follows `-m`.
 fn script(words: &[String]) -> String {
     let Some((program, rest)) = words.split_first() else { return String::new() };
-    let is_script = |word: &&String| {
-        let end = Path::new(word).extension().and_then(|end| end.to_str());
-        matches!(end, Some("py" | "sh" | "bash" | "jl" | "R" | "lua" | "pl" | "rb" | "js"))
-    };
     let module = rest.iter().skip_while(|word| *word != "-m").nth(1);
-    match module.or_else(|| rest.iter().find(is_script)) {
+    match module.or_else(|| rest.iter().find(|word| is_script(word))) {
         Some(script) => format!("{} {script}", stem(program)),
         None => stem(program).to_owned(),
     }
+}
+
+fn ending(word: &str) -> Option<&str> {
+    Path::new(word).extension().and_then(|end| end.to_str())
+}
+
+fn is_script(word: &str) -> bool {
+    matches!(ending(word), Some("py" | "sh" | "bash" | "jl" | "R" | "lua" | "pl" | "rb" | "js"))
+}
+
+fn is_configuration(word: &str) -> bool {
+    matches!(ending(word), Some("yaml" | "yml" | "json" | "toml" | "cfg" | "conf" | "ini" | "gin"))
+}
+
+/// Whether a word after an option may be its value. `--log` and `--save` are flags in some scripts, and then what is to be done
+/// follows; only what names a place of output may be a file like that.
+fn may_be_value(name: &str, word: &str) -> bool {
+    let is_place =
+        name == "o" || name.starts_with("out") || name.ends_with("-file") || name.ends_with("-path");
+    option(word).is_none() && !is_script(word) && (is_place || !is_configuration(word))
 }
 
 fn normalise(words: &[String]) -> Words {
@@ -285,7 +301,7 @@ fn without(words: &[String], mut drops: impl FnMut(&str, Option<&str>) -> bool) 
             continue;
         };
         // `key=value` without dashes carries its value; so does `--key=value`.
-        let following = rest.as_slice().first().filter(|next| option(next).is_none());
+        let following = rest.as_slice().first().filter(|next| may_be_value(&name, next));
         if !drops(&name, value.as_ref().or(following).map(String::as_str)) {
             kept.push(word.clone());
         } else if value.is_none() {
@@ -332,7 +348,9 @@ fn option(word: &str) -> Option<(String, Option<String>)> {
     if name.is_empty() || name.contains('/') {
         return None;
     }
-    Some((name.to_ascii_lowercase().replace('_', "-"), value))
+    // `-O` and `-B` of Python are not `-o` and `-b`.
+    let name = if name.len() == 1 { name.to_owned() } else { name.to_ascii_lowercase().replace('_', "-") };
+    Some((name, value))
 }
 
 fn stem(program: &str) -> &str {
@@ -417,6 +435,25 @@ mod tests {
         assert_eq!(of(&["/bin/sh", "-c", "exec  a 'b  c'"]), "/bin/sh -c exec  a 'b  c'");
         assert_eq!(of(&["/bin/sh", "-c", "python t.py --lr 1  --x"]), "/bin/sh -c python t.py --x");
         assert_eq!(of(&[]), "");
+    }
+
+    #[test]
+    fn scripts_and_configurations_are_no_values_of_options() {
+        for (a, b) in [
+            ("python -O a.py", "python -O b.py"),
+            ("python -B 32 a.py", "python -B 64 a.py"),
+            ("python t.py --log big.yaml", "python t.py --log small.yaml"),
+            ("python t.py --save big.json", "python t.py --save small.json"),
+            ("./run -o a.sh", "./run -o b.sh"),
+        ] {
+            let words = |line: &str| -> Vec<String> { line.split(' ').map(str::to_owned).collect() };
+            assert_ne!(of(a).program, of(b).program, "{a}");
+            assert_ne!(doing(&words(a)), doing(&words(b)), "{a}");
+        }
+        let one = of("python t.py").program;
+        for same in ["--out a.json", "-o b.yaml", "--log-file c.json", "--save=d.json", "--log x"] {
+            assert_eq!(of(&format!("python t.py {same}")).program, one, "{same}");
+        }
     }
 
     #[test]
