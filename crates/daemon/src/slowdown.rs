@@ -366,8 +366,7 @@ impl Slowdowns {
             let share = done.and_then(|done| watch.counts(done));
             inputs.extend(share.map(|share| Input::Counted { job: job.spec.id, attempt, share }));
             // With fewer threads than it asked for it is not as it is alone.
-            let narrowed = placement.thread_percent != job.spec.request.thread_percent
-                && placement.thread_percent.is_some();
+            let narrowed = is_narrowed(job) && placement.thread_percent != job.spec.request.thread_percent;
             if company.alone && narrowed {
                 watch.breaks(now);
             } else if company.alone {
@@ -389,7 +388,10 @@ impl Slowdowns {
                     over,
                     at_most,
                 }));
+                // Of one that asked for fewer threads it is a part of its speed alone with these: the predictor's is one of that with all.
+                let of_all = |watch: &Watch| !is_narrowed(job) || watch.rate.is_none();
                 if let Some((progress, over, false)) = steps
+                    && self.watched.get(&job.spec.id).is_some_and(of_all)
                     && company.settled_at.is_some_and(|at| now.since(at) >= over)
                 {
                     observed.insert(job.spec.id, progress);
@@ -473,6 +475,10 @@ impl Slowdowns {
             return;
         }
         self.publish(id, Some(rate_view(counted.as_ref(), counted.as_ref(), None)));
+        // A profile is of a command with all threads: what fewer of them cost is predicted from it, and another run may have more.
+        if is_narrowed(job) {
+            return;
+        }
         if let Some(gpu) = gpus.first().map(|gpu| gpu.info.name.clone()) {
             self.keep(job.spec.command_key, &gpu, profile, now);
         }
@@ -911,6 +917,11 @@ fn faster(fastest: &mut BTreeMap<(u64, String), Rate>, key: (u64, String), now: 
 fn tells(at_most: f64, job: &Job, gpus: &[&Gpu]) -> bool {
     let predicted = gpus.iter().filter_map(|gpu| gpu.tenant(job.spec.id)?.pace).min();
     job.measured.is_some() || predicted.is_none_or(|pace| at_most < pace.to_f64())
+}
+
+/// Whether an attempt has a part of the threads alone.
+fn is_narrowed(job: &Job) -> bool {
+    job.placement().and_then(|placement| placement.thread_percent).is_some_and(|percent| percent < 100)
 }
 
 /// Whether two profiles of a command say the same: rates within a tenth, activity within ten points.

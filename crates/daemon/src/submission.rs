@@ -112,6 +112,10 @@ fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
         hash.write(part.as_bytes());
         hash.write(&[0]);
     }
+    // On several GPUs it does something else to each. What is stored of commands on one keeps its key.
+    if let Some(gpus) = request.gpus.filter(|gpus| *gpus > 1) {
+        hash.write(&gpus.to_le_bytes());
+    }
     hash.finish()
 }
 
@@ -119,6 +123,18 @@ fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
 mod tests {
     use super::*;
     use carma_api::wire::CheckpointSignal;
+
+    #[test]
+    fn a_command_on_several_gpus_is_another() {
+        let key = |gpus| {
+            let command = vec!["t.py".into()];
+            command_key(&SubmitRequest { command, cwd: "/".into(), gpus, ..Default::default() }, 7)
+        };
+        assert_eq!(key(None), key(Some(1)));
+        assert!(key(Some(2)) != key(Some(1)) && key(Some(2)) != key(Some(4)));
+        // It is stored.
+        assert_eq!(key(None), 0x5194_9bca_3b6c_1252);
+    }
 
     #[test]
     fn nonsense_is_refused_before_the_journal() {

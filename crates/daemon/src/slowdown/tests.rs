@@ -17,6 +17,8 @@ struct Host {
     now: Millis,
     /// How jobs are placed.
     sharing: SharingMode,
+    /// Threads that they ask for and get.
+    threads: Option<u8>,
     /// Who has processes on the first GPU.
     there: Vec<JobId>,
     strangers: bool,
@@ -37,6 +39,7 @@ impl Host {
             slowdowns: Slowdowns::new(paces, None, &[]),
             now: Millis::secs(1_000),
             sharing: SharingMode::Mps,
+            threads: None,
             there: Vec::new(),
             strangers: false,
             processes_known: true,
@@ -77,7 +80,7 @@ impl Host {
                 gpus,
                 exclusive: false,
                 sharing: None,
-                thread_percent: None,
+                thread_percent: self.threads,
                 time_limit: None,
                 priority: 0,
                 max_retries: None,
@@ -102,7 +105,7 @@ impl Host {
             sharing: self.sharing,
             cap: None,
             part: None,
-            thread_percent: None,
+            thread_percent: self.threads,
             at: self.now,
             reason: carma_core::explain::Reason::NotPlannedYet,
         };
@@ -450,6 +453,24 @@ fn what_a_job_does_alone_begins_with_its_work() {
     host.begin(c);
     host.see(320);
     assert_eq!(smact(&host, c), Some(0.0));
+}
+
+#[test]
+fn with_fewer_threads_a_command_is_not_as_it_is_alone() {
+    let known = |threads: Option<u8>| {
+        let mut host = Host::new();
+        (host.busy, host.threads) = (Some(50.0), threads);
+        let job = host.work();
+        host.slowdowns.paces.open(job, "1.1".into());
+        for _ in 0..30 {
+            host.see(1);
+            host.slowdowns.paces.step(job, host.now);
+        }
+        (host.slowdowns.profile(job.0, GPU).is_some(), host.slowdowns.watched[&job].rate.is_some())
+    };
+    assert_eq!((known(None), known(Some(100))), ((true, true), (true, true)));
+    // Its speed is its own: what it asked for is no neighbour's doing.
+    assert_eq!(known(Some(50)), (false, true));
 }
 
 #[test]
