@@ -29,6 +29,8 @@ use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
 use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::{Done, Measured};
 use carma_interference::{lucid, outlook};
+use carma_memory::history::oldest_of_most;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -50,7 +52,7 @@ const SILENCE: f64 = 10.0;
 /// How far a job is is passed on when so much more of it is done, and so often at most: a job may count whatever it likes.
 const COUNT_STEP: f64 = 0.05;
 const MOST_COUNTS: u32 = 64;
-/// Commands whose profiles are kept; the one used least lately is forgotten.
+/// Commands whose profiles are kept; of the user who has the most, the one used least lately is forgotten.
 const MOST_PROFILES: usize = 2048;
 /// The model is stored so often at most: its state is large, and what a crash loses is seen again.
 const STORE_EVERY: Millis = Millis::secs(60);
@@ -59,8 +61,32 @@ const MODEL: &str = "model";
 /// Samples kept for a profile: two minutes at one a second.
 const MOST_SAMPLES: usize = 120;
 
-/// By command and product name of the GPU, with when it was last used.
-type Profiled = BTreeMap<(u64, String), (Profile, Millis)>;
+/// By command and product name of the GPU.
+type Profiled = BTreeMap<(u64, String), Known>;
+
+/// What is known of a command alone.
+struct Known {
+    profile: Profile,
+    used: Millis,
+    /// Whose command it is. `None`: an older version stored it.
+    uid: Option<u32>,
+}
+
+/// The body of a row.
+#[derive(Serialize)]
+struct Stored<'a> {
+    #[serde(flatten)]
+    profile: &'a Profile,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uid: Option<u32>,
+}
+
+/// What a row has beside the profile, which is read by itself: numbers that are keys do not come through what is flattened.
+#[derive(Deserialize)]
+struct Beside {
+    #[serde(default)]
+    uid: Option<u32>,
+}
 
 /// What is published for readers.
 pub type Rates = Arc<Mutex<BTreeMap<JobId, RateView>>>;
@@ -195,12 +221,13 @@ impl Slowdowns {
         };
         let command = u64::from_str_radix(command, 16).map_err(|e| e.to_string())?;
         let profile: Profile = serde_json::from_str(body).map_err(|e| e.to_string())?;
+        let Beside { uid } = serde_json::from_str(body).map_err(|e| e.to_string())?;
         profile.check().map_err(|e| e.to_string())?;
         let key = (command, gpu.to_owned());
         if kind == "profile" {
-            self.profiles.insert(key, (profile, Millis::ZERO));
+            self.profiles.insert(key, Known { profile, used: Millis::ZERO, uid });
         } else {
-            self.assumed.restore(key, profile);
+            self.assumed.restore(key, profile, uid);
         }
         Ok(())
     }
@@ -226,7 +253,7 @@ impl Slowdowns {
     /// What is known of a command alone on a type of GPU.
     #[must_use]
     pub fn profile(&self, command_key: u64, gpu: &str) -> Option<&Profile> {
-        self.profiles.get(&(command_key, gpu.to_owned())).map(|(profile, _)| profile)
+        self.profiles.get(&(command_key, gpu.to_owned())).map(|known| &known.profile)
     }
 
     /// Rows that changed since the last time; the model's now and then.
@@ -263,8 +290,9 @@ impl Slowdowns {
         let forgotten = self.forgotten.drain(..).map(|key| (key, None));
         let changed = std::mem::take(&mut self.changed);
         let changed = changed.into_iter().map(|key| {
-            let profile = self.profiles.get(&key).map(|(profile, _)| profile);
-            (key, profile)
+            let known =
+                self.profiles.get(&key).map(|known| Stored { profile: &known.profile, uid: known.uid });
+            (key, known)
         });
         let mut rows = rows_of("profile", forgotten.chain(changed));
         rows.extend(rows_of("assumed", self.assumed.changes()));
@@ -273,9 +301,9 @@ impl Slowdowns {
 
     /// Keeps a profile in place of an earlier one of the command. Less of it than was seen before tells nothing new,
     /// unless it is otherwise.
-    fn keep(&mut self, command: u64, gpu: &str, mut profile: Profile, now: Millis) {
-        let key = (command, gpu.to_owned());
-        if let Some((old, used)) = self.profiles.get_mut(&key) {
+    fn keep(&mut self, spec: &spec::NewJob, gpu: &str, mut profile: Profile, now: Millis) {
+        let (key, uid) = ((spec.command_key, gpu.to_owned()), Some(spec.user.uid));
+        if let Some(Known { profile: old, used, .. }) = self.profiles.get_mut(&key) {
             *used = now;
             // Slow steps take longer to count than a first profile does.
             profile.rate = profile.rate.or_else(|| old.rate.clone());
@@ -285,8 +313,8 @@ impl Slowdowns {
             }
         }
         if self.profiles.len() >= MOST_PROFILES && !self.profiles.contains_key(&key) {
-            let oldest = self.profiles.iter().min_by_key(|(_, (_, used))| *used).map(|(key, _)| key.clone());
-            if let Some(oldest) = oldest {
+            let all = || self.profiles.iter().map(|(key, known)| (known.uid, known.used, key));
+            if let Some(oldest) = oldest_of_most(all, uid).cloned() {
                 self.model.forget(&class(oldest.0));
                 self.profiles.remove(&oldest);
                 self.scores.remove(&oldest);
@@ -301,7 +329,7 @@ impl Slowdowns {
             self.fastest.remove(&key);
         }
         self.changed.insert(key.clone());
-        self.profiles.insert(key, (profile, now));
+        self.profiles.insert(key, Known { profile, used: now, uid });
     }
 
     /// Time that an attempt is known to have lost to neighbours: where its progress beside them was measured.
@@ -480,7 +508,7 @@ impl Slowdowns {
             return;
         }
         if let Some(gpu) = gpus.first().map(|gpu| gpu.info.name.clone()) {
-            self.keep(job.spec.command_key, &gpu, profile, now);
+            self.keep(&job.spec, &gpu, profile, now);
         }
     }
 
@@ -658,7 +686,7 @@ impl Slowdowns {
             .profiles
             .iter()
             .filter(|((_, name), _)| name == gpu)
-            .map(|(_, (profile, _))| profile)
+            .map(|(_, known)| &known.profile)
             .collect();
         if let Some((score, of)) = self.scores.get(&key)
             && (all.len() == *of || (*of >= lucid::MOST_PARTNERS && all.len() < 2 * of))
@@ -746,7 +774,7 @@ impl outlook::Alone for KnownAlone<'_> {
     }
 
     fn profile(&self, command: u64, gpu: &str) -> Option<Profile> {
-        self.profiles.get(&(command, gpu.to_owned())).map(|(profile, _)| profile.clone())
+        self.profiles.get(&(command, gpu.to_owned())).map(|known| known.profile.clone())
     }
 
     fn assumed(&self, command: u64, gpu: &str) -> Profile {
@@ -757,11 +785,11 @@ impl outlook::Alone for KnownAlone<'_> {
 /// Rows to store of profiles of this kind; `None`: one that is forgotten.
 fn rows_of<'a>(
     kind: &str,
-    profiles: impl Iterator<Item = ((u64, String), Option<&'a Profile>)>,
+    profiles: impl Iterator<Item = ((u64, String), Option<Stored<'a>>)>,
 ) -> Vec<(String, Option<String>)> {
-    let row = |((command, gpu), profile): ((u64, String), Option<&Profile>)| {
+    let row = |((command, gpu), stored): ((u64, String), Option<Stored<'_>>)| {
         let name = format!("{kind}/{command:016x}/{gpu}");
-        match profile.map(serde_json::to_string).transpose() {
+        match stored.as_ref().map(serde_json::to_string).transpose() {
             Ok(body) => Some((name, body)),
             Err(e) => {
                 tracing::warn!("{name} cannot be stored: {e}");

@@ -32,7 +32,7 @@ const KEPT: usize = 32;
 const KEPT_OF_ALL: usize = 64;
 /// A run has half the weight of one of its class that so many ends are later.
 const HALF_LIFE: f64 = 8.0;
-/// Classes that are remembered at most; the one that was used least lately is forgotten.
+/// Classes that are remembered at most; of the user who has the most, the one that was used least lately is forgotten.
 const CLASSES: usize = 8192;
 /// Where the bounds are read from the weighted runs: further out than the 10 and 90 % that they are to hold, since the next
 /// run is less like the latest ones than they are like each other.
@@ -109,6 +109,14 @@ impl Class {
         Self { user, program, command: next(command, Some(program)) }
     }
 
+    /// Whose the class of a level is; that of all jobs is nobody's.
+    const fn owner(&self, level: RunsOf) -> u64 {
+        match level {
+            RunsOf::Command | RunsOf::Program | RunsOf::User => self.user,
+            RunsOf::All => 0,
+        }
+    }
+
     const fn key(&self, level: RunsOf) -> u64 {
         match level {
             RunsOf::Command => self.command,
@@ -156,6 +164,9 @@ struct Runs {
     runs: VecDeque<Run>,
     /// When it was last used, in updates.
     used: u64,
+    /// Whose it is, 0 where an older version stored it.
+    #[serde(default)]
+    user: u64,
 }
 
 impl Runs {
@@ -185,13 +196,17 @@ impl Runs {
     }
 }
 
+/// A class: its level, and its key there.
+type ClassKey = (RunsOf, u64);
+
 /// What is learned of run times.
 #[derive(Debug, Clone, Default)]
 pub struct RunTimes {
-    classes: BTreeMap<(RunsOf, u64), Runs>,
-    by_use: BTreeSet<(u64, (RunsOf, u64))>,
+    classes: BTreeMap<ClassKey, Runs>,
+    /// By user, and by when it was last used.
+    by_use: BTreeMap<u64, BTreeSet<(u64, ClassKey)>>,
     updates: u64,
-    changed: BTreeSet<(RunsOf, u64)>,
+    changed: BTreeSet<ClassKey>,
 }
 
 impl RunTimes {
@@ -205,11 +220,12 @@ impl RunTimes {
         runs.runs.retain(|run| run.seconds <= LONGEST_S);
         runs.bound(key.0);
         self.updates = self.updates.max(runs.used);
+        let (used, user) = (runs.used, runs.user);
         if let Some(old) = self.classes.insert(key, runs) {
-            self.by_use.remove(&(old.used, key));
+            self.unlist(old.user, old.used, key);
         }
-        self.by_use.insert((self.classes[&key].used, key));
-        self.make_room();
+        self.by_use.entry(user).or_default().insert((used, key));
+        self.make_room(user);
         Ok(())
     }
 
@@ -219,7 +235,7 @@ impl RunTimes {
     /// What cannot be written as JSON, which nothing here should be.
     pub fn changes(&mut self) -> Result<Vec<(String, Option<String>)>, String> {
         let changed = std::mem::take(&mut self.changed);
-        let row = |key: (RunsOf, u64)| {
+        let row = |key: ClassKey| {
             let body = self.classes.get(&key).map(serde_json::to_string).transpose();
             Ok((name(key), body.map_err(|e| e.to_string())?))
         };
@@ -235,14 +251,15 @@ impl RunTimes {
         self.updates = self.updates.saturating_add(1);
         for key in levels(class) {
             let runs = self.classes.entry(key).or_default();
-            self.by_use.remove(&(runs.used, key));
+            let old = (runs.user, runs.used);
             runs.runs.push_back(run);
             runs.bound(key.0);
-            runs.used = self.updates;
-            self.by_use.insert((runs.used, key));
+            (runs.user, runs.used) = (class.owner(key.0), self.updates);
+            self.unlist(old.0, old.1, key);
+            self.by_use.entry(class.owner(key.0)).or_default().insert((self.updates, key));
             self.changed.insert(key);
         }
-        self.make_room();
+        self.make_room(class.user);
     }
 
     /// What is expected of a job's next run; `None` where no run is known that came to its end, and none that counts.
@@ -290,10 +307,23 @@ impl RunTimes {
         Some(RunTime { low_s, median_s, high_s, basis, runs, counted })
     }
 
-    fn make_room(&mut self) {
+    fn unlist(&mut self, user: u64, used: u64, key: ClassKey) {
+        if let Some(classes) = self.by_use.get_mut(&user) {
+            classes.remove(&(used, key));
+            if classes.is_empty() {
+                self.by_use.remove(&user);
+            }
+        }
+    }
+
+    /// Forgets what is too much: nobody drives out what others have. Of users who have as many, it is this one's.
+    fn make_room(&mut self, by: u64) {
         while self.classes.len() > CLASSES
-            && let Some((_, key)) = self.by_use.pop_first()
+            && let Some((user, classes)) = self.by_use.iter().max_by_key(|(user, c)| (c.len(), **user == by))
+            && let Some((used, key)) = classes.first().copied()
         {
+            let user = *user;
+            self.unlist(user, used, key);
             self.classes.remove(&key);
             self.changed.insert(key);
         }
@@ -301,7 +331,7 @@ impl RunTimes {
 }
 
 /// The classes of a job from narrow to wide, each once.
-fn levels(class: &Class) -> impl Iterator<Item = (RunsOf, u64)> {
+fn levels(class: &Class) -> impl Iterator<Item = ClassKey> {
     let mut last = None;
     LEVELS
         .into_iter()
@@ -315,11 +345,11 @@ fn levels(class: &Class) -> impl Iterator<Item = (RunsOf, u64)> {
         .rev()
 }
 
-fn name((level, key): (RunsOf, u64)) -> String {
+fn name((level, key): ClassKey) -> String {
     format!("{}/{key:016x}", word(level))
 }
 
-fn parse(name: &str) -> Option<(RunsOf, u64)> {
+fn parse(name: &str) -> Option<ClassKey> {
     let (level, key) = name.split_once('/')?;
     let level = LEVELS.into_iter().find(|known| word(*known) == level)?;
     Some((level, u64::from_str_radix(key, 16).ok()?))

@@ -175,7 +175,30 @@ fn what_is_stored_comes_back_and_what_is_not_understood_is_refused() {
     again.load("user/0000000000000007", &body).unwrap();
     let runs = &again.classes[&(RunsOf::User, 7)].runs;
     assert_eq!((runs.len(), runs[0].seconds), (KEPT, 68));
-    assert_eq!(again.by_use.len(), again.classes.len());
+    assert_eq!(listed(&again), again.classes.len());
+}
+
+fn listed(times: &RunTimes) -> usize {
+    times.by_use.values().map(BTreeSet::len).sum()
+}
+
+#[test]
+fn one_user_drives_out_no_other() {
+    let mut times = RunTimes::default();
+    let of = |user: &str, n: usize| Class::of(user, &format!("{n}.py"), "--epochs 3");
+    times.learn(&of("a", 0), ran(100));
+    (0..CLASSES).for_each(|n| times.learn(&of("b", n), ran(5)));
+    let basis = |times: &RunTimes, class: &Class| times.forecast(class, || &[]).map(|told| told.basis);
+    assert_eq!(basis(&times, &of("a", 0)), Some(RunsOf::Command));
+    assert_eq!(basis(&times, &of("b", 0)), Some(RunsOf::User));
+    assert_eq!((times.classes.len(), listed(&times)), (CLASSES, CLASSES));
+    // Likewise after a start.
+    let mut again = RunTimes::default();
+    for (key, body) in times.changes().unwrap().iter().filter_map(|(key, body)| Some((key, body.as_ref()?))) {
+        again.load(key, body).unwrap();
+    }
+    (0..CLASSES).for_each(|n| again.learn(&of("b", CLASSES + n), ran(5)));
+    assert_eq!(basis(&again, &of("a", 0)), Some(RunsOf::Command));
 }
 
 #[test]
@@ -184,7 +207,7 @@ fn the_classes_are_bounded() {
     for n in 0..CLASSES as u64 {
         times.learn(&class(1, n, 1), ran(5));
     }
-    assert_eq!((times.classes.len(), times.by_use.len()), (CLASSES, CLASSES));
+    assert_eq!((times.classes.len(), listed(&times)), (CLASSES, CLASSES));
     assert!(times.classes.contains_key(&(RunsOf::User, 1 << 32)), "a class in use is kept");
     assert!(!times.classes.contains_key(&(RunsOf::Program, class(1, 0, 1).program)));
     let gone = times.changes().unwrap().into_iter().filter(|(_, body)| body.is_none()).count();

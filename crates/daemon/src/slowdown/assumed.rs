@@ -3,7 +3,7 @@
 //! It serves what is expected of a group, and nothing else: who was never alone stays unknown to limits, and the predictor learns
 //! nothing of it.
 
-use super::{KnownAlone, MOST_PROFILES, Profiled, Samples};
+use super::{KnownAlone, MOST_PROFILES, Profiled, Samples, Stored};
 use crate::sampler::Look;
 use carma_core::ledger::{Gpu, Tenant};
 use carma_core::model::{GpuId, Job, JobId};
@@ -13,6 +13,7 @@ use carma_interference::assumed::Guess;
 use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{self, ASSUME_WINDOW, SETTLING, Together};
 use carma_interference::profile::{Metrics, Profile};
+use carma_memory::history::oldest_of_most;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Command, and product name of the GPU.
@@ -31,6 +32,8 @@ pub(super) struct Assumptions {
 struct Kept {
     guess: Guess,
     used: Millis,
+    /// Whose command it is. `None`: an older version stored it.
+    uid: Option<u32>,
 }
 
 /// Jobs at work on a GPU.
@@ -48,9 +51,9 @@ impl Assumptions {
     }
 
     /// What was stored.
-    pub(super) fn restore(&mut self, key: Key, profile: Profile) {
-        self.make_room(&key);
-        self.guesses.insert(key, Kept { guess: profile.into(), used: Millis::ZERO });
+    pub(super) fn restore(&mut self, key: Key, profile: Profile, uid: Option<u32>) {
+        self.make_room(&key, uid);
+        self.guesses.insert(key, Kept { guess: profile.into(), used: Millis::ZERO, uid });
     }
 
     /// It is known now what the command does alone.
@@ -62,12 +65,12 @@ impl Assumptions {
     }
 
     /// Rows that changed since the last time; `None`: one that is forgotten.
-    pub(super) fn changes(&mut self) -> impl Iterator<Item = (Key, Option<&Profile>)> {
+    pub(super) fn changes(&mut self) -> impl Iterator<Item = (Key, Option<Stored<'_>>)> {
         let forgotten = std::mem::take(&mut self.forgotten).into_iter().map(|key| (key, None));
         let changed = std::mem::take(&mut self.changed);
         forgotten.chain(changed.into_iter().map(|key| {
-            let profile = self.get(&key);
-            (key, profile)
+            let kept = self.guesses.get(&key);
+            (key, kept.map(|kept| Stored { profile: kept.guess.profile(), uid: kept.uid }))
         }))
     }
 
@@ -98,18 +101,19 @@ impl Assumptions {
             let Some(seen) = company.look(now, gpu, looks) else { continue };
             let alone = KnownAlone { profiles, assumed: self };
             for (command, profile) in outlook::assume(model, Together::of(state, gpu, &jobs), &seen, &alone) {
-                news |= self.keep(key(command), profile, now);
+                let of = jobs.iter().find(|job| job.spec.command_key == command);
+                news |= self.keep(key(command), of.map(|job| job.spec.user.uid), profile, now);
             }
         }
         news
     }
 
     /// Whether this is notably other than before.
-    fn keep(&mut self, key: Key, profile: Profile, now: Millis) -> bool {
-        self.make_room(&key);
-        let kept =
-            self.guesses.entry(key.clone()).or_insert_with(|| Kept { guess: Guess::default(), used: now });
-        kept.used = now;
+    fn keep(&mut self, key: Key, uid: Option<u32>, profile: Profile, now: Millis) -> bool {
+        self.make_room(&key, uid);
+        let new = || Kept { guess: Guess::default(), used: now, uid };
+        let kept = self.guesses.entry(key.clone()).or_insert_with(new);
+        (kept.used, kept.uid) = (now, uid);
         let is_new = kept.guess.becomes(profile);
         if is_new {
             self.changed.insert(key);
@@ -117,11 +121,11 @@ impl Assumptions {
         is_new
     }
 
-    /// The one used least lately goes.
-    fn make_room(&mut self, key: &Key) {
+    /// Of the user who has the most, the one used least lately goes.
+    fn make_room(&mut self, key: &Key, by: Option<u32>) {
         if self.guesses.len() >= MOST_PROFILES && !self.guesses.contains_key(key) {
-            let oldest = self.guesses.iter().min_by_key(|(_, kept)| kept.used).map(|(key, _)| key.clone());
-            if let Some(oldest) = oldest {
+            let all = || self.guesses.iter().map(|(key, kept)| (kept.uid, kept.used, key));
+            if let Some(oldest) = oldest_of_most(all, by).cloned() {
                 self.forget(&oldest);
             }
         }

@@ -373,7 +373,8 @@ fn what_is_assumed_is_stored_until_more_is_known() {
     assert_eq!(host.slowdowns.changes(host.now), []);
     // Once it was alone, that counts.
     let profile = Profile { name: "train".into(), ..typical() };
-    host.slowdowns.keep(a.0, GPU, profile, host.now);
+    let spec = host.state.job(a).unwrap().spec.clone();
+    host.slowdowns.keep(&spec, GPU, profile, host.now);
     let changes = host.slowdowns.changes(host.now);
     assert!(changes.iter().any(|row| *row == (name(a), None)), "{changes:?}");
     assert_eq!(host.assumed(a), None);
@@ -388,12 +389,47 @@ fn what_is_assumed_is_stored_until_more_is_known() {
 fn what_is_assumed_is_bounded() {
     let mut assumed = Assumptions::default();
     for command in 0..MOST_PROFILES as u64 + 10 {
-        assumed.restore((command, GPU.into()), typical());
+        assumed.restore((command, GPU.into()), typical(), None);
     }
     let forgotten = assumed.changes().filter(|(_, row)| row.is_none()).count();
     assert_eq!(forgotten, 10);
     let left = (0..MOST_PROFILES as u64 + 10).filter(|at| assumed.get(&(*at, GPU.into())).is_some()).count();
     assert_eq!(left, MOST_PROFILES);
+}
+
+#[test]
+fn one_user_drives_out_no_others_commands() {
+    let mut host = Host::new();
+    let job = host.submit(1, None);
+    let spec = |command: u64, uid: u32| {
+        let mut spec = host.state.job(job).unwrap().spec.clone();
+        (spec.command_key, spec.user.uid) = (command, uid);
+        spec
+    };
+    let (first, many) = (spec(0, 7), (1..MOST_PROFILES as u64 + 10).map(|at| spec(at, 8)));
+    let many: Vec<_> = many.collect();
+    let slowdowns = &mut host.slowdowns;
+    let assumed = |slowdowns: &mut Slowdowns, command, uid| {
+        slowdowns.assumed.restore((command, "A100".into()), typical(), Some(uid));
+    };
+    slowdowns.keep(&first, GPU, typical(), Millis(1));
+    assumed(slowdowns, 0, 7);
+    // Whose they are is stored.
+    let stored = rows(slowdowns.last_changes());
+    slowdowns.restore(&stored);
+    assumed(slowdowns, 0, 7);
+    for (at, spec) in (2..).zip(&many) {
+        slowdowns.keep(spec, GPU, typical(), Millis(at));
+        assumed(slowdowns, spec.command_key, 8);
+    }
+    assert_eq!(slowdowns.profiles.len(), MOST_PROFILES);
+    assert!(slowdowns.profile(0, GPU).is_some() && slowdowns.profile(1, GPU).is_none());
+    let assumed = |command| slowdowns.assumed.get(&(command, "A100".into())).is_some();
+    assert!(assumed(0) && !assumed(1));
+    // Rows of older versions do not tell.
+    let row = ("profile/000000000000000a/A100".to_owned(), serde_json::to_string(&typical()).unwrap());
+    slowdowns.restore(&[row]);
+    assert!(slowdowns.profile(10, "A100").is_some());
 }
 
 #[test]

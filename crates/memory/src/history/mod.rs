@@ -28,10 +28,9 @@ use ratio::Ratio;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Programs that are remembered at most; the one used least lately is forgotten.
+/// Programs that are remembered at most; of the user who has the most, the one used least lately is forgotten.
 const PROGRAMS: usize = 4096;
-/// Groups of ratios, contexts of users and probed ones at most. Of the former the one used least lately of the user who has
-/// the most is forgotten.
+/// Groups of ratios, and contexts of users, likewise; probed contexts at most.
 const GROUPS: usize = 1024;
 
 /// Which table of the history a row belongs to.
@@ -279,11 +278,8 @@ impl History {
         let key = run.signature.program;
         if let Some(program) = self.programs.get(&key) {
             self.by_use.remove(&(last_used(program), key));
-        } else if self.programs.len() >= PROGRAMS
-            && let Some((_, oldest)) = self.by_use.pop_first()
-        {
-            self.programs.remove(&oldest);
-            self.changed.insert((Table::Program, program_key(oldest)));
+        } else if self.programs.len() >= PROGRAMS {
+            self.forget_program(run.signature.user);
         }
         let program = self
             .programs
@@ -312,6 +308,14 @@ impl History {
         }
         self.by_use.insert((self.updates, key));
         self.changed.insert((Table::Program, program_key(key)));
+    }
+
+    fn forget_program(&mut self, by: u32) {
+        let all = || self.by_use.iter().filter_map(|at| Some((self.programs.get(&at.1)?.user, at.0, *at)));
+        let Some(oldest) = oldest_of_most(all, by) else { return };
+        self.by_use.remove(&oldest);
+        self.programs.remove(&oldest.1);
+        self.changed.insert((Table::Program, program_key(oldest.1)));
     }
 
     fn learn_ratios(&mut self, run: &Run<'_>, peak: MiB, context: MiB) {

@@ -265,6 +265,19 @@ fn memory_is_bounded_and_the_least_used_goes() {
 }
 
 #[test]
+fn one_user_drives_out_no_others_programs() {
+    let (mut history, h200) = (History::default(), place("H200"));
+    let first = signature_of(1, "first.py");
+    learn(&mut history, &first, &h200, Outcome::Peak(MiB(1000)), &[]);
+    for i in 0..PROGRAMS + 10 {
+        learn(&mut history, &signature_of(2, &format!("{i}.py")), &h200, Outcome::Peak(MiB(1000)), &[]);
+    }
+    assert_eq!((history.programs.len(), history.by_use.len()), (PROGRAMS, PROGRAMS));
+    assert!(ask(&history, &first, &h200, &[]).is_some());
+    assert!(ask(&history, &signature_of(2, "0.py"), &h200, &[]).is_none());
+}
+
+#[test]
 fn an_update_takes_less_than_a_millisecond() {
     let mut history = History::default();
     let h200 = place("H200");
