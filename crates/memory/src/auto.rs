@@ -92,7 +92,7 @@ fn from_runs(told: &Told, best: Option<&Estimate>, context: MiB) -> Estimate {
     Estimate {
         need_mib: told.use_mib.min(context + need_net),
         use_mib: told.use_mib,
-        upper_mib: told.use_mib + times(net, told.margin),
+        upper_mib: told.use_mib + told.margin_mib,
         tier: told.tier,
         source: "history".to_owned(),
         family: best.map_or_else(|| "unknown".to_owned(), |e| e.family.clone()),
@@ -101,7 +101,7 @@ fn from_runs(told: &Told, best: Option<&Estimate>, context: MiB) -> Estimate {
             told.reason.clone(),
             format!(
                 "bound: {:.0} % above it",
-                told.margin * net.0 as f64 * 100.0 / told.use_mib.0.max(1) as f64
+                told.margin_mib.0 as f64 * 100.0 / told.use_mib.0.max(1) as f64
             ),
         ],
     }

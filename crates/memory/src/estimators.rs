@@ -107,18 +107,19 @@ struct View<'a> {
     known: &'a Known,
     task: &'a ModelTask,
     platform: &'a Platform,
-    /// Graphs, best first; a front end that failed says why instead.
-    sources: Vec<Result<Source, Error>>,
+    /// Graphs by front end, best first; one that failed says why instead.
+    sources: Vec<(&'static str, Result<Source, Error>)>,
 }
 
 impl<'a> View<'a> {
     fn new(known: &'a Known, task: &'a ModelTask, platform: &'a Platform) -> Self {
-        let source = |(front_end, tier, graph): (_, _, Result<Graph, Error>)| {
+        let source = |front_end, tier, graph: Result<Graph, Error>| {
             let graph = graph?;
             let replay = replay(&graph, task, platform)?;
             Ok(Source { front_end, tier, graph, replay })
         };
-        let sources = graphs(known, task).into_iter().map(source).collect();
+        let graphs = graphs(known, task).into_iter();
+        let sources = graphs.map(|(name, tier, graph)| (name, source(name, tier, graph))).collect();
         Self { known, task, platform, sources }
     }
 
@@ -127,11 +128,11 @@ impl<'a> View<'a> {
     /// # Errors
     /// None was given, or none could be read.
     fn source(&self, estimator: &'static str) -> Result<&Source, Error> {
-        if let Some(source) = self.sources.iter().find_map(|source| source.as_ref().ok()) {
+        if let Some(source) = self.sources.iter().find_map(|(_, source)| source.as_ref().ok()) {
             return Ok(source);
         }
         Err(match self.sources.first() {
-            Some(Err(error)) => Error::bad(estimator, error.to_string()),
+            Some((_, Err(error))) => Error::bad(estimator, error.to_string()),
             _ => undescribed(estimator),
         })
     }
@@ -254,20 +255,18 @@ fn by_allocator(view: &View<'_>) -> Result<Estimate, Error> {
         Ok(source) => view.replayed(source),
         Err(error) => return Err(failed.pop().unwrap_or(error)),
     };
-    let others = view.sources.iter().filter_map(|source| source.as_ref().err());
+    let others = view.sources.iter().filter_map(|(_, source)| source.as_ref().err());
     estimate.reasons.extend(failed.iter().chain(others).map(|error| format!("not used: {error}")));
     Ok(estimate)
 }
 
-/// The allocator by one front end.
-fn by_front_end(view: &View<'_>, front_end: &'static str) -> Result<Estimate, Error> {
-    let found = view.sources.iter().find_map(|source| match source {
-        Ok(source) if source.front_end == front_end => Some(source),
-        _ => None,
-    });
-    match found {
-        Some(source) => Ok(view.replayed(source)),
-        None => view.source(front_end).map(|source| view.replayed(source)),
+/// The allocator by one front end, and no other: it was asked for by name.
+fn by_front_end(view: &View<'_>, estimator: &'static str, what: &str) -> Result<Estimate, Error> {
+    let named = |name: &str| estimator.strip_prefix("allocator/") == Some(name);
+    match view.sources.iter().find(|(name, _)| named(name)) {
+        Some((_, Ok(source))) => Ok(view.replayed(source)),
+        Some((_, Err(error))) => Err(Error::bad(estimator, error.to_string())),
+        None => Err(Error::Missing { estimator, what: what.into() }),
     }
 }
 
@@ -418,9 +417,9 @@ const FRONT_ENDS: &[Estimator] = &[
             .ok_or_else(|| Error::Missing { estimator: "allocator/trace", what: "--trace".into() })?;
         by_trace(view, log)
     }),
-    ("allocator/onnx", |view| by_front_end(view, "onnx")),
-    ("allocator/hf-config", |view| by_front_end(view, "hf-config")),
-    ("allocator/summary", |view| by_front_end(view, "summary")),
+    ("allocator/onnx", |view| by_front_end(view, "allocator/onnx", "--onnx")),
+    ("allocator/hf-config", |view| by_front_end(view, "allocator/hf-config", "--hf-config or --safetensors")),
+    ("allocator/summary", |view| by_front_end(view, "allocator/summary", "--summary")),
 ];
 
 /// Names of all estimators.
@@ -446,4 +445,30 @@ pub fn run(which: &str, known: &Known, task: &ModelTask, platform: &Platform) ->
     }
     let view = View::new(known, task, platform);
     Ok(chosen.into_iter().map(|(estimator, f)| Answer { estimator, result: f(&view) }).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_front_end_asked_for_by_name_answers_itself_or_not_at_all() {
+        let known = Known {
+            hf_config: Some(r#"{"model_type": "bert", "num_hidden_layers": 2}"#.into()),
+            onnx: Some(b"no model".to_vec()),
+            ..Known::default()
+        };
+        let task = ModelTask { seq_len: Some(128), ..ModelTask::default() };
+        let platform = Platform::lookup("H200", (2, 11)).unwrap();
+        let asked = |name: &str, known: &Known| {
+            run(name, known, &task, &platform).unwrap().remove(0).result.map_err(|e| e.to_string())
+        };
+        assert_eq!(asked("allocator/hf-config", &known).unwrap().source, "allocator/hf-config");
+        let error = asked("allocator/summary", &known).unwrap_err();
+        assert_eq!(error, "allocator/summary needs --summary");
+        let error = asked("allocator/onnx", &known).unwrap_err();
+        assert!(error.starts_with("allocator/onnx: "), "{error}");
+        let error = asked("allocator/onnx", &Known { onnx: None, ..known }).unwrap_err();
+        assert_eq!(error, "allocator/onnx needs --onnx");
+    }
 }

@@ -61,7 +61,7 @@ fn model(view: &View<'_>, estimator: &'static str) -> Result<(ModelLayers, From)
             Ok((model, From::Modules))
         }
         // A graph of the same summary would know no more.
-        Err(error) if view.sources.iter().flatten().all(|s| s.front_end == "summary") => Err(error),
+        Err(error) if view.sources.iter().all(|(name, s)| *name == "summary" || s.is_err()) => Err(error),
         Err(_) => by_graph(),
     }
 }

@@ -1,6 +1,7 @@
 //! What earlier runs of one program tell of the next.
 
 use super::signature::Place;
+use crate::estimate::times;
 use crate::{MiB, Tier};
 use serde::{Deserialize, Serialize};
 
@@ -91,8 +92,8 @@ pub struct Told {
     pub tier: Tier,
     /// What it takes when memory is free, context included.
     pub use_mib: MiB,
-    /// Share of what is beside the context that goes on top for a bound.
-    pub margin: f64,
+    /// What goes on top for a bound.
+    pub margin_mib: MiB,
     /// How that came about.
     pub reason: String,
 }
@@ -168,9 +169,10 @@ impl Program {
     pub(super) fn tell(&self, wanted: &Wanted<'_>, margins: &Margins) -> Option<Told> {
         let told = self.exact(wanted, margins).or_else(|| self.scaled(wanted, margins))?;
         let growing = self.anchors.iter().any(|a| a.growing);
-        if growing && told.margin < margins.growing {
+        let margin_mib = times(told.use_mib - MiB(wanted.context_mib), margins.growing);
+        if growing && told.margin_mib < margin_mib {
             let reason = format!("{}; its memory went on growing, hence the margin", told.reason);
-            return Some(Told { margin: margins.growing, reason, ..told });
+            return Some(Told { margin_mib, reason, ..told });
         }
         Some(told)
     }
@@ -186,7 +188,7 @@ impl Program {
             tier: Tier::Exact,
             use_mib: MiB(max),
             // The margin of exact repeats is on all of it, context included.
-            margin: least.max(spread) * max as f64 / max.saturating_sub(wanted.context_mib).max(1) as f64,
+            margin_mib: times(MiB(max), least.max(spread)),
             reason: format!(
                 "{} of this command on {} took {max} MiB at most",
                 if runs == 1 { "1 run".to_owned() } else { format!("{runs} runs") },
@@ -199,7 +201,7 @@ impl Program {
         let told = |net: u64, reason: String| Told {
             tier: Tier::Scaled,
             use_mib: MiB(net + wanted.context_mib),
-            margin: margins.scaled,
+            margin_mib: times(MiB(net), margins.scaled),
             reason,
         };
         if let Some(sim) = wanted.sim

@@ -216,6 +216,16 @@ fn growing_and_varying_runs_get_wide_bounds() {
 }
 
 #[test]
+fn a_run_within_the_context_has_a_bound_above_it() {
+    let mut history = History::default();
+    let (s, h200) = (signature("a.py", 8), place("H200"));
+    assert!(history.probe(&h200, MiB(700)));
+    learn(&mut history, &s, &h200, Outcome::Peak(MiB(600)), &[]);
+    let asked = ask(&history, &s, &h200, &[]).unwrap();
+    assert_eq!((asked.tier, asked.use_mib, asked.upper_mib), (Tier::Exact, MiB(600), MiB(630)));
+}
+
+#[test]
 fn what_is_stored_comes_back() {
     let mut history = History::default();
     for i in 0..30 {
