@@ -533,6 +533,28 @@ mod tests {
     }
 
     #[test]
+    fn others_see_nothing_of_what_a_users_runs_teach() {
+        let (mut memory, a100) = (memory(), gpu("A100", GpuKind::Whole));
+        let mut job = request("t.py");
+        job.estimates = vec![EstimateView {
+            need_mib: 3000,
+            use_mib: 3000,
+            upper_mib: 3000,
+            tier: "trace".into(),
+            source: "allocator/trace".into(),
+            parts: Some(PartsView { context_mib: 500, reserved_mib: 2500, ..PartsView::default() }),
+            ..EstimateView::default()
+        }];
+        memory.learn(&stored(&job), &attempt(3100, Reason::Completed), &[&a100]);
+        let seen = |of| {
+            let learned = memory.learned(of);
+            (learned.ratios.len(), learned.contexts.len())
+        };
+        assert_eq!([seen(None), seen(Some(7)), seen(Some(8))], [(3, 1), (3, 1), (0, 0)]);
+        assert_eq!(memory.learned(Some(7)).contexts[0].gpu, "A100");
+    }
+
+    #[test]
     fn every_source_has_its_number() {
         let sent = |source: &str, use_mib: u64| EstimateView {
             need_mib: use_mib,
