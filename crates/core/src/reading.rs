@@ -43,11 +43,11 @@ pub struct GpuInfo {
 }
 
 impl GpuInfo {
-    /// Whether jobs on several GPUs can have it: of MIG instances a process sees one, and NCCL does not work between them (NVIDIA, MIG
-    /// User Guide, "Application Considerations").
+    /// Whether it is a MIG instance. A process sees only one of them, and NCCL does not work between them (NVIDIA, MIG User Guide,
+    /// "Application Considerations"): jobs on several GPUs get none.
     #[must_use]
-    pub const fn serves_several(&self) -> bool {
-        !matches!(self.kind, GpuKind::Mig { .. })
+    pub const fn is_mig(&self) -> bool {
+        matches!(self.kind, GpuKind::Mig { .. })
     }
 }
 

@@ -48,7 +48,8 @@ impl Usage {
     }
 }
 
-/// A file of the kernel's about a process, whose name in it need not be text.
+/// A file of the kernel's about a process, whose name in it need not be text. `status` lists groups, and may be longer than
+/// [`crate::process::kernel_file`] reads.
 fn text(pid: u32, file: &str) -> Option<String> {
     let bytes = fs::read(format!("/proc/{pid}/{file}")).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())

@@ -144,7 +144,7 @@ pub enum Reason {
         candidates: u32,
         /// How it shares.
         sharing: SharingMode,
-        /// Predicted progress of all jobs. Journals say "foreseen".
+        /// Predicted progress of each job there. Stored as `foreseen`.
         #[serde(default, skip_serializing_if = "Vec::is_empty", rename = "foreseen")]
         predicted: Vec<Predicted>,
         /// Jobs that are expected to be over before this one works: nothing is predicted of them.

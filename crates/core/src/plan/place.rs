@@ -12,7 +12,7 @@ use super::want::{Blind, Blinds, Want};
 use super::{Detail, Plan};
 use crate::explain::Reason;
 use crate::input::Action;
-use crate::model::{Estimator, Job};
+use crate::model::{Estimator, Job, Placement};
 use crate::slowdown::ASKED;
 use crate::state::{Startup, State};
 use crate::units::Millis;
@@ -90,7 +90,9 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     // How jobs that were searched for in vain start up.
     let mut starts = BTreeSet::new();
     let mut misses = 0;
+    // The last of those, once there are so many.
     let mut last = None;
+    // Whether one waits for a prediction that the next plan has.
     let mut awaited = false;
     // Jobs that may still be looked at where as many were searched for in vain as may be.
     let mut for_idle = MOST_FOR_IDLE;
@@ -137,17 +139,14 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
         let has_room = beneficiaries.contains(&key.id);
         want.particular |= has_room;
         if let Some(placement) = places.place_idle(job, &want) {
-            takes.take(job);
-            plan.actions.push(Action::Launch { job: key.id, placement });
+            launch(job, placement, &mut takes, plan);
             continue;
         }
         let slots = places.slots();
         if let Some(last) = last {
             for_idle -= 1;
             if let Some(found) = slots.find_idle(&want).and_then(|_| slots.find(&want).ok()) {
-                let placement = slots.place(job, &want, found);
-                takes.take(job);
-                plan.actions.push(Action::Launch { job: key.id, placement });
+                launch(job, slots.place(job, &want, found), &mut takes, plan);
             } else if detail == Detail::Reasons {
                 plan.waiting.push((key.id, Reason::Later { last }));
             }
@@ -176,9 +175,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             });
         }
         if let Some((want, found)) = found {
-            let placement = slots.place(job, &want, found);
-            takes.take(job);
-            plan.actions.push(Action::Launch { job: key.id, placement });
+            launch(job, slots.place(job, &want, found), &mut takes, plan);
             continue;
         }
         left_waiting = true;
@@ -239,6 +236,11 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     if left_waiting {
         wake_when_patience_ends(state, now, plan);
     }
+}
+
+fn launch(job: &Job, placement: Placement, takes: &mut Takes<'_>, plan: &mut Plan) {
+    takes.take(job);
+    plan.actions.push(Action::Launch { job: job.spec.id, placement });
 }
 
 /// A tenant that shows no activity keeps its GPU closed to those who wait, until patience ends.

@@ -12,7 +12,6 @@ use crate::explain::{NoGpu, Reason};
 use crate::input::Action;
 use crate::ledger::{Reservation, Tenant};
 use crate::model::{GpuId, Job, JobId, Placement, SuspendStep, Suspension};
-use crate::reading::GpuKind;
 use crate::state::{State, aside};
 use crate::units::{MiB, Millis};
 use std::sync::Arc;
@@ -201,14 +200,13 @@ fn find_harmless(
     let Some(from) = home.and_then(|home| state.gpu(home)) else {
         return Err(Box::new(Reason::NotPlannedYet));
     };
-    let may_move = !suspension.bound && !matches!(from.info.kind, GpuKind::Mig { .. });
+    let may_move = !suspension.bound && !from.info.is_mig();
     let mut refusals = Vec::new();
     let mut best: Option<usize> = None;
     for (at, slot) in slots.slots.iter().enumerate() {
         let info = &slot.gpu.info;
         let of_type = (&info.name, info.memory) == (&from.info.name, from.info.memory);
-        let does =
-            Some(slot.id) == home || (may_move && of_type && !matches!(info.kind, GpuKind::Mig { .. }));
+        let does = Some(slot.id) == home || (may_move && of_type && !info.is_mig());
         if !does {
             continue;
         }

@@ -52,7 +52,7 @@ impl<'a> Slots<'a> {
         let servers = slots.iter().filter_map(Slot::server).collect();
         let cooling = slots.iter().flat_map(|slot| cooldowns(slot.gpu, options, now));
         let cooling = cooling.map(|(server, _)| server).collect();
-        let any_slice = slots.iter().any(|slot| !slot.gpu.info.serves_several());
+        let any_slice = slots.iter().any(|slot| slot.gpu.info.is_mig());
         Self { slots, options, now, ring: state.ring(), any_slice, sizes, servers, cooling, limited }
     }
 
@@ -174,7 +174,7 @@ impl<'a> Slots<'a> {
         Reason::NoGpu { gpus: want.gpus, need, guard, source, detail }
     }
 
-    /// Whether a GPU stands idle that is kept for nobody.
+    /// Whether an idle GPU is left that is reserved for no job.
     pub(super) fn has_idle(&self) -> bool {
         self.slots.iter().any(|slot| slot.idle && !slot.closed && slot.held().is_none())
     }

@@ -194,8 +194,8 @@ impl<'a> Slot<'a> {
     }
 
     fn bars_idle_if_open(&self, want: &Want) -> Option<Bar> {
-        if !want.suits(&self.gpu.info) {
-            Some(self.unsuited(want))
+        if let Some(bar) = self.unsuited(want) {
+            Some(bar)
         } else if !self.idle {
             Some(Bar::Busy)
         } else if let Some(job) = self.held_from(want) {
@@ -210,8 +210,8 @@ impl<'a> Slot<'a> {
         if self.closed {
             return Some(Bar::Closed);
         }
-        if !want.suits(&self.gpu.info) {
-            return Some(self.unsuited(want));
+        if let Some(bar) = self.unsuited(want) {
+            return Some(bar);
         }
         if let Some(bar) = self.kept(want) {
             return Some(bar);
@@ -225,8 +225,11 @@ impl<'a> Slot<'a> {
         self.bars_at_any_memory(want)
     }
 
-    fn unsuited(&self, want: &Want) -> Bar {
-        if self.gpu.info.memory < want.least_capacity { Bar::TooSmall } else { Bar::Slice }
+    /// Why a job could not have it even if it were free.
+    fn unsuited(&self, want: &Want) -> Option<Bar> {
+        let info = &self.gpu.info;
+        let why = if info.memory < want.least_capacity { Bar::TooSmall } else { Bar::Slice };
+        (!want.suits(info)).then_some(why)
     }
 
     /// Who has it alone, for now or for good.

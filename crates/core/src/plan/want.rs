@@ -206,7 +206,7 @@ pub(super) struct WantKind {
 impl Want {
     /// Whether it could have this GPU, were it free.
     pub(super) fn suits(&self, info: &GpuInfo) -> bool {
-        info.memory >= self.least_capacity && (self.gpus == 1 || info.serves_several())
+        info.memory >= self.least_capacity && (self.gpus == 1 || !info.is_mig())
     }
 
     /// `blinds`: what jobs of unknown memory get in this plan.

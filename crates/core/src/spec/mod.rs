@@ -111,6 +111,23 @@ pub struct Request {
 }
 
 impl Request {
+    /// So many GPUs, and nothing else.
+    #[must_use]
+    pub const fn of(gpus: u32) -> Self {
+        Self {
+            gpus,
+            exclusive: false,
+            sharing: None,
+            thread_percent: None,
+            time_limit: None,
+            priority: 0,
+            max_retries: None,
+            max_slowdown: None,
+            latency_us: None,
+            save_grace: None,
+        }
+    }
+
     /// Whether it says how much neighbours may cost it.
     #[must_use]
     pub const fn is_limited(&self) -> bool {

@@ -83,7 +83,7 @@ impl State {
 
     /// Whether a job on several GPUs may get one without MPS: then it takes turns on all of them, and is predicted so on each.
     fn may_lack_mps(&self, job: &Job) -> bool {
-        let lacks = |gpu: &Gpu| gpu.present && gpu.info.serves_several() && gpu.info.no_mps.is_some();
+        let lacks = |gpu: &Gpu| gpu.present && !gpu.info.is_mig() && gpu.info.no_mps.is_some();
         job.spec.request.gpus > 1 && self.gpus.iter().any(lacks)
     }
 

@@ -131,7 +131,7 @@ impl State {
         if request.gpus as usize > have {
             return Err(Rejected::TooManyGpus { wanted: request.gpus, have });
         }
-        let serves = |info: &GpuInfo| request.gpus == 1 || info.serves_several();
+        let serves = |info: &GpuInfo| request.gpus == 1 || !info.is_mig();
         let present = || self.gpus.iter().filter(|g| g.present && serves(&g.info));
         let whole = present().count();
         if request.gpus as usize > whole {

@@ -10,7 +10,6 @@ use crate::model::{
     EndCause, GpuId, Halt, Job, JobId, Move, Phase, Placement, SharingMode, SuspendStep, Suspension, User,
     Wanted,
 };
-use crate::reading::GpuKind;
 use crate::units::{MiB, Millis};
 use std::sync::Arc;
 
@@ -123,7 +122,7 @@ impl State {
         let Some(from) = from else { return Err(Rejected::NoSuchGpu) };
         let hint = if from.info.uuid == target.info.uuid {
             Some("it is on that GPU")
-        } else if [from, target].iter().any(|gpu| matches!(gpu.info.kind, GpuKind::Mig { .. })) {
+        } else if [from, target].iter().any(|gpu| gpu.info.is_mig()) {
             Some("the driver moves no process between MIG instances")
         } else if (&from.info.name, from.info.memory) != (&target.info.name, target.info.memory) {
             Some("a process moves between GPUs of one type only")

@@ -24,7 +24,7 @@ fn percentiles_of_few_values() {
 
 const SUPERVISOR: ProcessRef = ProcessRef { pid: u32::MAX, start_ticks: 1 };
 
-/// An engine with a journal and two GPUs that nobody looks at. Jobs are in it by inputs alone.
+/// An engine with a journal and two GPUs, without a sampler: readings and jobs come as inputs.
 struct Machine {
     engine: Engine,
     to_engine: mpsc::Sender<Message>,
@@ -121,18 +121,7 @@ impl Machine {
     fn runs(&mut self, gpu: u32, held: MiB) -> JobId {
         let job = self.engine.state.next_id();
         let user = User::new(0, "root");
-        let request = Request {
-            gpus: 1,
-            exclusive: false,
-            sharing: Some(SharingMode::TimeSlice),
-            thread_percent: None,
-            time_limit: None,
-            priority: 0,
-            max_retries: None,
-            max_slowdown: None,
-            latency_us: None,
-            save_grace: None,
-        };
+        let request = Request { sharing: Some(SharingMode::TimeSlice), ..Request::of(1) };
         let new = NewJob {
             id: job,
             user,

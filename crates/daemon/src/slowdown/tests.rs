@@ -77,16 +77,9 @@ impl Host {
             name: "train".into(),
             command_key: id.0,
             request: Request {
-                gpus,
-                exclusive: false,
-                sharing: None,
                 thread_percent: self.threads,
-                time_limit: None,
-                priority: 0,
-                max_retries: None,
                 max_slowdown: max_slowdown.and_then(Fraction::from_f64),
-                latency_us: None,
-                save_grace: None,
+                ..Request::of(gpus)
             },
             profile: spec::Profile::default(),
             run_time: None,

@@ -80,7 +80,7 @@ impl<'n> Device<'n> {
     /// Reads the device now.
     pub(super) fn read(&mut self) -> GpuReading {
         self.try_read().unwrap_or_else(|error| {
-            let slice = matches!(self.info.kind, GpuKind::Mig { .. });
+            let slice = self.info.is_mig();
             let health = match error {
                 NvmlError::GpuLost | NvmlError::ResetRequired => Health::Lost(error.to_string()),
                 NvmlError::InvalidArg | NvmlError::NotFound if slice => Health::Lost(format!(

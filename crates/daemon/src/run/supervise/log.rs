@@ -185,15 +185,22 @@ fn on_disk(meta: &Metadata) -> u64 {
 mod tests {
     use super::*;
     use std::io::Read;
+    use std::path::Path;
+
+    const LIMIT: u64 = 64 * BLOCK;
+
+    /// A log that carma keeps, written by the user who runs the test.
+    fn kept(path: &Path) -> Opened {
+        let log = Log::Kept { path: path.to_owned(), limit: LIMIT };
+        Opened::open(&log, &User::find(None).unwrap(), None, 1).unwrap()
+    }
 
     #[test]
     fn of_a_log_that_is_too_long_head_and_tail_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("1.log");
-        let limit = 64 * BLOCK;
-        let log = Log::Kept { path: path.clone(), limit };
-        let nobody = User::find(None).unwrap();
-        let mut opened = Opened::open(&log, &nobody, None, 1).unwrap();
+        let mut opened = kept(&path);
+        let limit = LIMIT;
         let mut writer = opened.file().try_clone().unwrap();
         for line in 0..200_000 {
             writeln!(writer, "line {line:09}").unwrap();
@@ -219,10 +226,8 @@ mod tests {
     fn a_command_that_changes_its_log_does_not_get_around_the_limit() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("1.log");
-        let limit = 64 * BLOCK;
-        let log = Log::Kept { path: path.clone(), limit };
-        let nobody = User::find(None).unwrap();
-        let mut opened = Opened::open(&log, &nobody, None, 1).unwrap();
+        let mut opened = kept(&path);
+        let limit = LIMIT;
         let mut appends = opened.file().try_clone().unwrap();
         // As through /dev/stdout, which opens it anew.
         let places = File::options().write(true).open(&path).unwrap();
