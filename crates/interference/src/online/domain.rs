@@ -604,9 +604,10 @@ impl Domain {
     /// Takes the classes back.
     fn keep(&mut self, seats: &[Seat<'_>], local: Local, labels: &[Option<Label>]) {
         let n = local.mean.len();
-        // An update that left nonsense is dropped whole: the state stays what it was.
+        // An update that left nonsense is dropped whole: the state stays what it was. The solo rate of a task that tells no
+        // steps has a variance of 0.
         let sound = local.mean.iter().all(|v| v.is_finite() && v.abs() < FARTHEST)
-            && (GLOBALS..n).all(|i| local.cov.at(i, i).is_finite() && local.cov.at(i, i) > 0.0);
+            && (GLOBALS..n).all(|i| local.cov.at(i, i).is_finite() && local.cov.at(i, i) >= 0.0);
         if !sound {
             return;
         }
@@ -766,17 +767,48 @@ mod tests {
     use crate::group::GpuType;
     use crate::profile::{Metrics, Profile, Rate, Stat};
 
-    #[test]
-    fn a_fit_is_of_few_classes_however_many_there_are() {
-        let gpu = GpuType::named("H200");
+    fn features(gpu: &GpuType, rate: Option<f64>) -> Features {
         let metrics = Metrics {
             gract_pct: Some(Stat::of(90.0)),
             smact_pct: Some(Stat::of(60.0)),
             ..Metrics::default()
         };
-        let rate = Some(Rate { per_s: 10.0, unit: None, source: None });
-        let profile = Profile { metrics, rate, ..Profile::default() };
-        let features = Features::of(&profile, None, Mode::Mps, &gpu);
+        let rate = rate.map(|per_s| Rate { per_s, unit: None, source: None });
+        Features::of(&Profile { metrics, rate, ..Profile::default() }, None, Mode::Mps, gpu)
+    }
+
+    #[test]
+    fn a_window_with_a_task_that_tells_no_steps_teaches_what_the_others_show() {
+        let gpu = GpuType::named("H200");
+        let silent_or_not = |rate: Option<f64>| {
+            let mut domain = Domain::new(Mode::Mps, false, gpu.capacity(Mode::Mps));
+            let members = vec![
+                ("tells".into(), features(&gpu, Some(10.0))),
+                ("neighbour".into(), features(&gpu, rate)),
+            ];
+            let seats: Vec<Seat<'_>> =
+                members.iter().map(|(class, features): &(String, _)| Seat { class, features }).collect();
+            let guess = |domain: &Domain| domain.guess(Mode::Mps, &seats, false, &[0.0; 2])[0].progress.0;
+            let before = guess(&domain);
+            let labels = vec![Some(Label::Progress(before - 0.4)), None];
+            for _ in 0..3 {
+                let row = Row { members: members.clone(), clock: vec![0.0; 2], labels: labels.clone() };
+                domain.learn(Mode::Mps, false, row);
+            }
+            (domain.seen, domain.classes["tells"].seen, guess(&domain) - before)
+        };
+        let (seen, of_class, learned) = silent_or_not(None);
+        assert_eq!((seen, of_class), (3, 3));
+        assert!((-0.45..-0.25).contains(&learned), "{learned}");
+        // Whether the rate alone of a neighbour is known changes nothing of it.
+        let (.., with_rate) = silent_or_not(Some(10.0));
+        assert!((learned - with_rate).abs() < 0.02, "{learned} {with_rate}");
+    }
+
+    #[test]
+    fn a_fit_is_of_few_classes_however_many_there_are() {
+        let gpu = GpuType::named("H200");
+        let features = features(&gpu, Some(10.0));
         let row = |classes: std::ops::Range<usize>| Row {
             members: classes.clone().map(|class| (format!("task {class}"), features.clone())).collect(),
             clock: vec![0.0; classes.len()],
