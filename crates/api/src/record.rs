@@ -107,9 +107,20 @@ pub struct GpuRow {
     /// The energy counter at the end: only differences mean anything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_j: Option<f64>,
+    /// Of a row made of several: how long jobs were on it, be it one or many.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_ms: Option<u64>,
     /// Jobs on it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tenants: Vec<TenantRow>,
+}
+
+impl GpuRow {
+    /// How long jobs were on it, milliseconds. In a row of a second, as long as the longest of them.
+    #[must_use]
+    pub fn busy_ms(&self) -> u64 {
+        self.busy_ms.or_else(|| self.tenants.iter().map(|tenant| tenant.span_ms).max()).unwrap_or(0)
+    }
 }
 
 /// One job on one GPU.
@@ -202,6 +213,7 @@ struct GpuFold {
     span_ms: u64,
     readings: Vec<Mean>,
     energy_j: Option<f64>,
+    busy_ms: u64,
     tenants: BTreeMap<u64, TenantFold>,
 }
 
@@ -231,6 +243,7 @@ impl Fold {
                 mean.add(value, gpu.span_ms);
             }
             fold.energy_j = gpu.energy_j.or(fold.energy_j);
+            fold.busy_ms = fold.busy_ms.saturating_add(gpu.busy_ms());
             for tenant in &gpu.tenants {
                 let fold = fold.tenants.entry(tenant.job).or_default();
                 fold.uid = tenant.uid;
@@ -261,7 +274,8 @@ impl Fold {
                 activity_share: of.share.get(),
             };
             let tenants = of.tenants.into_iter().map(tenant).collect();
-            GpuRow { gpu, span_ms: of.span_ms, readings, energy_j: of.energy_j, tenants }
+            let (energy_j, busy_ms) = (of.energy_j, Some(of.busy_ms));
+            GpuRow { gpu, span_ms: of.span_ms, readings, energy_j, busy_ms, tenants }
         });
         let gpus = gpus.collect();
         Some(Row { at_ms, span_ms: fold.span_ms, host: (host != HostRow::default()).then_some(host), gpus })
@@ -280,7 +294,8 @@ mod tests {
 
     fn row(at_ms: u64, smact: Option<f64>, energy_j: f64, tenants: Vec<TenantRow>) -> Row {
         let readings = Readings { smact, power_w: Some(100.0), ..Readings::default() };
-        let gpu = GpuRow { gpu: 1, span_ms: 1000, readings, energy_j: Some(energy_j), tenants };
+        let gpu =
+            GpuRow { gpu: 1, span_ms: 1000, readings, energy_j: Some(energy_j), busy_ms: None, tenants };
         let host = Some(HostRow { cpu_pct: Some(50.0), memory_used_mib: None });
         Row { at_ms, span_ms: 1000, host, gpus: vec![gpu] }
     }
@@ -293,12 +308,14 @@ mod tests {
         assert_eq!(fold.take(0), None);
         fold.add(&row(1000, Some(0.25), 10.0, vec![]));
         fold.add(&row(2000, None, 20.0, vec![tenant]));
-        fold.add(&row(3000, Some(0.75), 30.0, vec![tenant]));
+        fold.add(&row(3000, Some(0.75), 30.0, vec![TenantRow { job: 8, span_ms: 1000, ..tenant }, tenant]));
         let made = fold.take(3000).unwrap();
         let [gpu] = &made.gpus[..] else { panic!("{made:?}") };
         assert_eq!((gpu.readings.smact, gpu.readings.smocc, gpu.energy_j), (Some(0.5), None, Some(30.0)));
         assert_eq!((gpu.span_ms, made.host.unwrap().memory_used_mib), (3000, None));
         assert_eq!((gpu.tenants[0].span_ms, gpu.tenants[0].memory_mib), (1000, Some(10.0)));
+        // One after the other, and then two at a time.
+        assert_eq!((gpu.busy_ms(), gpu.tenants[1].span_ms), (1500, 1000));
         // It begins anew, and is written and read as it is.
         assert_eq!(fold.take(4000), None);
         let text = serde_json::to_string(&made).unwrap();

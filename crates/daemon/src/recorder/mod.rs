@@ -241,6 +241,7 @@ fn row(gpus: &[RecordedGpu], seen: &Seen, span: Millis) -> Row {
             span_ms: span.0,
             readings: readings(&look.reading),
             energy_j: look.reading.energy_mj.map(|mj| mj as f64 / 1000.0),
+            busy_ms: None,
             tenants: tenants.collect(),
         })
     };

@@ -124,11 +124,11 @@ fn document(of: Recorded) -> RecordReply {
     RecordReply {
         version: VERSION,
         now_ms: of.now_ms,
-        first_ms: of.rows.first().map(|row| row.at_ms.saturating_sub(row.span_ms)),
+        first_ms: of.first_ms,
         gpus: of.gpus,
         rows: of.rows,
         next_ms: None,
-        dropped_looks: 0,
+        dropped_looks: of.dropped_looks,
     }
 }
 

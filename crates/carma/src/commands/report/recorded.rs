@@ -1,5 +1,6 @@
 //! What the daemon recorded in a span of time, and the jobs that ran then.
 
+use super::run::busy;
 use crate::commands::Context;
 use carma_api::record::{RecordReply, RecordedGpu, Row};
 use carma_api::wire::{AttemptView, JobDetail, JobView, JobsReply, StatusReply};
@@ -34,13 +35,27 @@ pub(super) struct Recorded {
     /// Length of a row.
     pub(super) step: Millis,
     pub(super) gpus: Vec<RecordedGpu>,
+    /// As they are drawn.
     pub(super) rows: Vec<Row>,
+    /// Shorter ones, from the first arrival to the last end, where those that are drawn are longer.
+    pub(super) finer: Option<Vec<Row>>,
     pub(super) jobs: Vec<Ran>,
     pub(super) policy: String,
     pub(super) sharing: SharingMode,
     pub(super) now_ms: u64,
+    /// When the oldest row begins that is kept, whatever was asked for.
+    pub(super) first_ms: Option<u64>,
+    /// Looks that were not recorded since the daemon started.
+    pub(super) dropped_looks: u64,
     /// What a reader should know.
     pub(super) notes: Vec<String>,
+}
+
+impl Recorded {
+    /// The rows that figures are taken from.
+    pub(super) fn finest(&self) -> &[Row] {
+        self.finer.as_ref().unwrap_or(&self.rows)
+    }
 }
 
 /// What to ask for. Times are Unix milliseconds.
@@ -57,6 +72,14 @@ pub(super) struct Wanted {
 
 /// Rows of a drawing.
 const POINTS: u64 = 600;
+/// Rows of figures: they are of less time, and what a job does within a row is not told apart from what is before and after it.
+const FIGURES: u64 = 3600;
+
+/// Length of rows, milliseconds, that divide a span into so many. Whole seconds, so that rows end where steps do.
+const fn length(span: Span, rows: u64) -> u64 {
+    let seconds = (span.until - span.since).div_ceil(rows).div_ceil(1000);
+    1000 * if seconds == 0 { 1 } else { seconds }
+}
 
 /// Asks for it.
 ///
@@ -87,8 +110,8 @@ pub(super) fn fetch(context: &Context, wanted: Wanted) -> Result<Recorded, Failu
         }
         _ => since,
     };
-    // Whole seconds, so that rows end where steps do.
-    let step = wanted.step.unwrap_or(Millis((until - since).div_ceil(POINTS))).0.div_ceil(1000).max(1) * 1000;
+    let step =
+        wanted.step.map_or(length(Span { since, until }, POINTS), |step| step.0.div_ceil(1000).max(1) * 1000);
     let span = Span { since: since / step * step, until };
     let reply = rows(&mut client, span, Millis(step))?;
     if reply.dropped_looks > 0 {
@@ -98,11 +121,19 @@ pub(super) fn fetch(context: &Context, wanted: Wanted) -> Result<Recorded, Failu
         ));
     }
     let jobs = if wanted.jobs { jobs(&mut client, &live, span, &mut notes)? } else { Vec::new() };
+    let busy = busy(&jobs, span);
+    let fine = Millis(length(busy, FIGURES));
+    // With the row before them: what it says of counters is where they begin.
+    let from = Span { since: busy.since.saturating_sub(fine.0), ..busy };
+    let finer = if wanted.jobs && fine.0 < step { Some(rows(&mut client, from, fine)?.rows) } else { None };
     Ok(Recorded {
         span,
         step: Millis(step),
         gpus: reply.gpus,
         rows: reply.rows,
+        finer,
+        first_ms: reply.first_ms,
+        dropped_looks: reply.dropped_looks,
         jobs,
         policy: status.policy,
         sharing: status.sharing,

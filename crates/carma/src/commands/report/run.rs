@@ -134,7 +134,12 @@ fn outcomes(ran: &[Ran], span: Span) -> (Vec<JobOutcome>, Vec<Stretch>) {
     (jobs, stretches)
 }
 
-/// From the first arrival to the last end, as far as the span reaches; without jobs, all of it.
+/// From the first arrival of these jobs to their last end, as far as the span reaches; without jobs, all of it.
+pub(super) fn busy(jobs: &[Ran], span: Span) -> Span {
+    let (jobs, stretches) = outcomes(jobs, span);
+    busy_span(&jobs, &stretches, span)
+}
+
 fn busy_span(jobs: &[JobOutcome], stretches: &[Stretch], span: Span) -> Span {
     let first = jobs.iter().map(|job| job.arrival).min();
     let last = stretches.iter().map(|stretch| stretch.end).max();
@@ -235,11 +240,11 @@ fn five(gpu: &GpuRow) -> [Option<f64>; 5] {
 
 /// The figures of the GPUs, from the first arrival to the last end as in the simulator.
 fn of_gpus(summary: &mut Summary, of: &Recorded, span: Span) {
-    let rows = rows_of(&of.rows, span);
+    let rows = rows_of(of.finest(), span);
     let (mut all, mut active): ([Mean; 5], [Mean; 5]) = Default::default();
     let (mut read, mut busy, mut tenants) = (0.0, 0.0, 0.0);
     for gpu in rows.iter().flat_map(|row| &row.gpus) {
-        let taken: u64 = gpu.tenants.iter().map(|tenant| tenant.span_ms).max().unwrap_or(0);
+        let taken = gpu.busy_ms();
         read += gpu.span_ms as f64;
         busy += taken as f64;
         tenants += gpu.tenants.iter().map(|tenant| tenant.span_ms as f64).sum::<f64>();
@@ -256,17 +261,26 @@ fn of_gpus(summary: &mut Summary, of: &Recorded, span: Span) {
     summary.jobs_per_gpu = if busy > 0.0 { tenants / busy } else { f64::NAN };
     summary.busy = if read > 0.0 { busy / read } else { f64::NAN };
     let read: BTreeSet<u32> = rows.iter().flat_map(|row| &row.gpus).map(|gpu| gpu.gpu).collect();
+    let rows = with_the_one_before(of.finest(), span);
     let counted: Option<Vec<f64>> = read.iter().map(|gpu| energy(rows, *gpu)).collect();
     summary.energy_j = counted.filter(|of| !of.is_empty()).map_or(f64::NAN, |of| of.iter().sum());
     let completed = if summary.completed > 0 { summary.completed as f64 } else { f64::NAN };
     summary.energy_per_job_j = summary.energy_j / completed;
 }
 
-/// Those of the rows that end within a span.
+/// Those of the rows that end after the beginning of a span, and no later than it.
 fn rows_of(rows: &[Row], span: Span) -> &[Row] {
-    let from = rows.partition_point(|row| row.at_ms < span.since);
+    let from = rows.partition_point(|row| row.at_ms <= span.since);
     let to = rows.partition_point(|row| row.at_ms <= span.until);
     rows.get(from..to).unwrap_or_default()
+}
+
+/// With the row before them, where they follow it: a counter is told at the end of its row.
+fn with_the_one_before(rows: &[Row], span: Span) -> &[Row] {
+    let from = rows.partition_point(|row| row.at_ms <= span.since);
+    let before = rows[..from].last().is_some_and(|row| row.at_ms + row.span_ms > span.since);
+    let to = rows.partition_point(|row| row.at_ms <= span.until);
+    rows.get(from - usize::from(before)..to).unwrap_or_default()
 }
 
 /// What the energy counter of a GPU went on by between the first row and the last, joules; `None`: it was not read twice. Where
@@ -354,7 +368,7 @@ fn seen(of: &Recorded) -> BTreeMap<u64, Seen> {
         Some((job.row.id, Seen { began, at_work: None, parts: Default::default() }))
     };
     let mut jobs: BTreeMap<u64, Seen> = of.jobs.iter().filter_map(started).collect();
-    for row in &of.rows {
+    for row in of.finest() {
         let tenants = row.gpus.iter().flat_map(|gpu| &gpu.tenants);
         for tenant in tenants.filter(|tenant| tenant.memory_mib.is_some_and(|mib| mib > 0.0)) {
             if let Some(job) = jobs.get_mut(&tenant.job).filter(|job| row.at_ms > job.began) {
@@ -362,7 +376,7 @@ fn seen(of: &Recorded) -> BTreeMap<u64, Seen> {
             }
         }
     }
-    for row in &of.rows {
+    for row in of.finest() {
         for gpu in &row.gpus {
             let [smact, smocc, drama, ..] = five(gpu);
             let works = |tenant: &&TenantRow| jobs.get(&tenant.job).is_none_or(|job| job.works_at(row.at_ms));
@@ -540,6 +554,7 @@ pub(super) mod tests {
                 span_ms: 10_000,
                 readings,
                 energy_j: Some(n as f64 * 2000.0),
+                busy_ms: None,
                 tenants: vec![tenant],
             };
             Row { at_ms: span.since + n * 10_000, span_ms: 10_000, host: None, gpus: vec![gpu] }
@@ -551,10 +566,13 @@ pub(super) mod tests {
             step: Millis::secs(10),
             gpus: vec![gpu],
             rows: (1..=60).filter(|n| !(31..=36).contains(n)).map(row).collect(),
+            finer: None,
             jobs,
             policy: "adaptive".into(),
             sharing: SharingMode::Mps,
             now_ms: span.until,
+            first_ms: Some(span.since),
+            dropped_looks: 0,
             notes: vec![],
         }
     }
@@ -746,6 +764,56 @@ pub(super) mod tests {
         // One without a counter was at work, too.
         of.rows[0].gpus.push(GpuRow { gpu: 1, span_ms: 10_000, ..GpuRow::default() });
         assert!(recorded(&of).summary.energy_j.is_nan());
+    }
+
+    #[test]
+    fn figures_do_not_depend_on_how_long_drawn_rows_are() {
+        // Four jobs of 50 s, one after the other on one GPU, from the hundredth second of the report on; before and after them
+        // the GPU is idle.
+        let jobs = (0..4).map(|n| {
+            let from = 200 + 50 * n;
+            ran(n + 1, 200, vec![attempt(from, Some(from + 50), Some("Completed"), Some(1.0))])
+        });
+        let mut of = recorded_run(jobs.collect());
+        let second = |second: u64| {
+            let job = (100..300).contains(&second).then(|| 1 + (second - 100) / 50);
+            let tenant = |job| TenantRow { job, span_ms: 1000, ..TenantRow::default() };
+            let smact = Some(if job.is_some() { 0.6 } else { 0.0 });
+            let watts = |second: u64| if (100..300).contains(&second) { 300.0 } else { 100.0 };
+            let gpu = GpuRow {
+                gpu: 0,
+                span_ms: 1000,
+                readings: Readings { smact, power_w: Some(watts(second)), ..Readings::default() },
+                energy_j: Some((0..=second).map(watts).sum()),
+                tenants: job.map(tenant).into_iter().collect(),
+                ..GpuRow::default()
+            };
+            Row { at_ms: of.span.since + (second + 1) * 1000, span_ms: 1000, host: None, gpus: vec![gpu] }
+        };
+        let fine: Vec<Row> = (0..600).map(second).collect();
+        let rows = |seconds: usize| -> Vec<Row> {
+            let fold = |rows: &[Row]| {
+                let mut fold = carma_api::record::Fold::default();
+                rows.iter().for_each(|row| fold.add(row));
+                fold.take(fold.latest_ms()).unwrap()
+            };
+            fine.chunks(seconds).map(fold).collect()
+        };
+        let busy = busy(&of.jobs, of.span);
+        assert_eq!((busy.since - of.span.since, busy.until - of.span.since), (100_000, 300_000));
+        let figures = |of: &Recorded| {
+            let s = recorded(of).summary;
+            (s.jobs_per_gpu, s.busy, s.smact, s.active.smact, s.energy_j)
+        };
+        let exact = (1.0, 1.0, 0.6, 0.6, 200.0 * 300.0);
+        (of.rows, of.finer) = (rows(60), Some(fine.clone()));
+        assert_eq!(figures(&of), exact);
+        // Where long rows are all there is: one job after the other is one at a time.
+        of.finer = None;
+        let (at_a_time, ..) = figures(&of);
+        assert_eq!(at_a_time, 1.0);
+        (of.rows, of.step) = (rows(1), Millis::secs(1));
+        assert_eq!(figures(&of), exact);
     }
 
     #[test]
