@@ -537,8 +537,27 @@ fn slurm_accounting() {
         Format::SlurmSacct,
         "JobID|Submit|Start|End|ReqTRES\n1|2024-01-02T00:00:00|2024-01-02T00:00:10|2024-01-02T00:01:10|gres/gpu=1\n",
     );
-    assert_eq!(rows(&bare.unwrap().trace), [(0, 1, 60_000, "")]);
+    let bare = bare.unwrap();
+    assert_eq!(rows(&bare.trace), [(0, 1, 60_000, "")]);
+    assert!(bare.notes.iter().any(|note| note.contains("bear no zone")), "{:?}", bare.notes);
+    // One hour apart, over a change of the clock; as `%FT%T%z` writes it, and with a colon or a Z.
+    for [first, second] in [
+        ["2026-03-29T01:30:00+0100", "2026-03-29T03:30:00+0200"],
+        ["2026-03-29 01:30:00+01:00", "2026-03-29T01:30:00Z"],
+    ] {
+        let text =
+            format!("JobID|Submit|ElapsedRaw|ReqTRES\n1|{first}|60|gres/gpu=1\n2|{second}|60|gres/gpu=1\n");
+        let made = imported(Format::SlurmSacct, &text).unwrap();
+        assert_eq!(rows(&made.trace), [(0, 1, 60_000, ""), (3_600_000, 1, 60_000, "")]);
+        assert!(!made.notes.iter().any(|note| note.contains("bear no zone")), "{:?}", made.notes);
+    }
     let said = |text: &str| imported(Format::SlurmSacct, text).unwrap_err().to_string();
+    assert_eq!(
+        said(
+            "JobID|Submit|ElapsedRaw|ReqTRES\n1|2024-01-02T00:00:00|9|gres/gpu=1\n2|2024-01-02T00:00:00Z|9|gres/gpu=1\n"
+        ),
+        "log.csv:3: submit: expected a time as those before it: all with an offset from UTC, or none, found `2024-01-02T00:00:00Z`"
+    );
     assert_eq!(
         said("JobID|Submit|ElapsedRaw\n"),
         "log.csv:1: no column alltres in the header; found: `jobid`, `submit`, `elapsedraw`"

@@ -474,6 +474,9 @@ impl World {
         }
         if was_active {
             self.refresh(now, &gpus);
+        } else {
+            // Nobody computes otherwise, but the GPU may be empty now, and holds less.
+            gpus.iter().for_each(|gpu| self.relevel(now, *gpu));
         }
     }
 
@@ -568,8 +571,9 @@ impl World {
         let it = &mut self.gpus[gpu as usize];
         let mut used = Demand::default();
         let mut smocc = 0.0;
-        let mut quiet = 1.0;
         let mut dram = 0.0;
+        // Time without a kernel, and SM activity, of the jobs that have all of it; a part is busy on its own.
+        let (mut quiet, mut whole, mut parts) = (1.0, 0.0_f64, 0.0);
         let power = it.device.law.power;
         for job in &it.tenants {
             let job = &self.jobs[*job as usize];
@@ -584,9 +588,16 @@ impl World {
             used.tensor += demand.tensor * rate * longer;
             smocc += job.smocc * rate * longer;
             dram += demand.dram * rate;
-            quiet *= 1.0 - demand.gract.clamp(0.0, 1.0);
+            let gract = demand.gract.clamp(0.0, 1.0) * job.terms.pace;
+            match job.terms.part {
+                Some(part) => parts += part.sm * gract.max(demand.sm * rate * longer),
+                None => {
+                    quiet *= 1.0 - gract;
+                    whole += demand.sm * rate * longer;
+                }
+            }
         }
-        used.gract = (1.0 - quiet).max(used.sm.min(1.0));
+        used.gract = ((1.0 - quiet).max(whole) + parts).min(1.0);
         it.power = if it.tenants.is_empty() { it.device.gpu.empty_w } else { power.drawn_w(&used) };
         let Capacities { part_sm, part_dram, .. } = it.device.law.capacities;
         it.levels = [used.sm / part_sm, smocc / part_sm, dram / part_dram].map(|share| share.min(1.0));
@@ -712,12 +723,8 @@ mod tests {
     use crate::trace::{Activity, WorkJob};
     use carma_hardware::GpuTypes;
 
-    /// What is assumed of a task is compared with profiles, which are of the whole GPU.
-    #[test]
-    fn what_is_seen_on_an_instance_is_in_shares_of_the_whole() {
-        let activity =
-            Activity { gract: Some(0.3), smact: Some(0.04), drama: Some(0.03), ..Activity::default() };
-        let job = WorkJob {
+    fn world(cluster: &str, activities: &[Activity]) -> World {
+        let job = |activity: &Activity| WorkJob {
             line: 1,
             id: "x".into(),
             arrival: Millis::ZERO,
@@ -725,12 +732,26 @@ mod tests {
             gpus: 1,
             user: 0,
             threads: None,
-            task: Arc::new(CatalogueTask { activity, ..CatalogueTask::default() }),
+            task: Arc::new(CatalogueTask {
+                activity: *activity,
+                memory: vec![MiB(3000)],
+                ..CatalogueTask::default()
+            }),
         };
-        let workload =
-            Workload { name: "t".into(), users: vec!["-".into()], jobs: vec![job], notes: Vec::new() };
-        let cluster = Cluster::parse("A100-40GB/1g.5gb", &GpuTypes::built_in()).unwrap();
-        let mut world = World::new(&workload, &cluster, Millis::ZERO, Millis::secs(30), false);
+        let jobs = activities.iter().map(job).collect();
+        let workload = Workload { name: "t".into(), users: vec!["-".into()], jobs, notes: Vec::new() };
+        let cluster = Cluster::parse(cluster, &GpuTypes::built_in()).unwrap();
+        World::new(&workload, &cluster, Millis::ZERO, Millis::secs(30), true)
+    }
+
+    fn activity(gract: f64, smact: f64, drama: f64) -> Activity {
+        Activity { gract: Some(gract), smact: Some(smact), drama: Some(drama), ..Activity::default() }
+    }
+
+    /// What is assumed of a task is compared with profiles, which are of the whole GPU.
+    #[test]
+    fn what_is_seen_on_an_instance_is_in_shares_of_the_whole() {
+        let mut world = world("A100-40GB/1g.5gb", &[activity(0.3, 0.04, 0.03)]);
         world.start(0, 0, vec![0], Terms::plain(SharingMode::Mps), 0, true);
         world.activate(0, 0).unwrap();
         // It does not fill the seventh: it goes as fast as on the whole.
@@ -741,5 +762,58 @@ mod tests {
         let seen = world.gpus[0].seen();
         close(seen.smact_pct.unwrap().mean, 4.0);
         close(seen.drama_pct.unwrap().mean, 3.0);
+    }
+
+    #[test]
+    fn a_job_that_is_held_back_keeps_the_gpu_busy_for_so_much_less() {
+        let power = |whole: Activity, pace: f64| {
+            let mut world = world("1xA100-40GB", &[whole]);
+            world.start(0, 0, vec![0], Terms::plain(SharingMode::TimeSlice), 0, true);
+            world.activate(0, 0).unwrap();
+            world.hold_back(0, 0, pace);
+            world.gpus[0].power
+        };
+        let held = power(activity(0.8, 0.4, 0.2), 0.25);
+        let light = power(activity(0.2, 0.1, 0.05), 1.0);
+        assert!((held - light).abs() < 1e-6, "{held} {light}");
+    }
+
+    #[test]
+    fn jobs_in_parts_of_a_gpu_draw_what_they_do_in_instances_of_it() {
+        let job = activity(0.5, 0.1, 0.05);
+        let mut parts = world("1xA100-40GB", &[job; 7]);
+        let part = Some(Part { sm: 1.0 / 7.0, dram: 1.0 / 8.0, memory: MiB(4864) });
+        for at in 0..7 {
+            parts.start(0, at, vec![0], Terms { part, ..Terms::plain(SharingMode::Exclusive) }, 0, true);
+            parts.activate(0, at).unwrap();
+        }
+        let mut instances = world("1xA100-40GB/7x1g.5gb", &[job; 7]);
+        for at in 0..7 {
+            instances.start(0, at, vec![at], Terms::plain(SharingMode::Exclusive), 0, true);
+            instances.activate(0, at).unwrap();
+        }
+        let drawn: f64 = instances.gpus.iter().map(|gpu| gpu.power).sum();
+        assert!((parts.gpus[0].power - drawn).abs() < 1e-6, "{} {drawn}", parts.gpus[0].power);
+    }
+
+    #[test]
+    fn a_gpu_that_is_left_before_any_work_is_empty() {
+        let mut world = world("1xH200", &[activity(0.5, 0.3, 0.1); 2]);
+        let empty = world.gpus[0].power;
+        for job in [0, 1] {
+            world.start(0, job, vec![0], Terms::plain(SharingMode::Mps), 0, true);
+        }
+        world.activate(0, 0).unwrap();
+        world.stop(1000, 0);
+        assert!(world.gpus[0].power > empty, "one still loads");
+        world.stop(2000, 1);
+        assert_eq!(world.gpus[0].power, empty);
+        // Suspended, and off: its memory with it.
+        world.start(3000, 0, vec![0], Terms::plain(SharingMode::TimeSlice), 0, true);
+        world.activate(3000, 0).unwrap();
+        world.halt(4000, 0);
+        world.stop(5000, 0);
+        assert_eq!((world.gpus[0].power, world.gpus[0].used), (empty, 0));
+        assert_eq!(world.gpus[0].points.last().map(|point| point.memory), Some(0.0));
     }
 }

@@ -154,7 +154,7 @@ impl Tasks {
         let mut task = base.map(|task| CatalogueTask::clone(task)).unwrap_or_default();
         let mut assumptions = Vec::new();
         if base.is_none() {
-            task.name = job.task.clone().unwrap_or_else(|| "-".into());
+            task.name = job.task.clone().unwrap_or_default();
         }
         if let Some(memory) = job.memory {
             task.memory = vec![memory];
@@ -199,15 +199,14 @@ impl Tasks {
         for (task, assumptions, jobs) in &self.list {
             for assumption in assumptions {
                 let entry = kinds.entry(assumption.text()).or_default();
-                entry.0.insert(&task.name);
+                entry.0.extend(Some(&*task.name).filter(|name| !name.is_empty()));
                 entry.1 += jobs;
             }
         }
         kinds
             .into_iter()
             .map(|(text, (tasks, jobs))| {
-                let named: Vec<&str> =
-                    tasks.iter().filter(|name| **name != "-").take(LISTED).copied().collect();
+                let named: Vec<&str> = tasks.iter().take(LISTED).copied().collect();
                 let more = if tasks.len() > LISTED { ", ..." } else { "" };
                 let which = match named.len() {
                     0 => String::new(),

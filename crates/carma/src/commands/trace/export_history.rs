@@ -164,28 +164,14 @@ fn task_name(job: &JobView, detail: Option<&JobDetail>, unread: &mut u64) -> Str
     }
 }
 
-/// A name as long as a trace may hold with something behind it.
+/// A name as a trace reads it again: without blanks at its ends and control characters, and so short that something may stand
+/// behind it.
 fn short(name: &str) -> String {
-    let mut end = name.len().min(200);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    name[..end].to_owned()
-}
-
-/// The FNV-1a hash of 32 bits, the same in every version of carma.
-fn fnv1a(words: &[String]) -> u32 {
-    let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
-    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
-}
-
-fn forecasts(detail: &JobDetail) -> Forecasts {
-    let of = |source: &str| detail.forecasts_mib.get(source).copied().map(MiB);
-    Forecasts {
-        declared: of("declared"),
-        estimates: Estimates::by(|estimator| of(estimator.name())),
-        computed: None,
-    }
+    let shown = |c: char| if c.is_control() { ' ' } else { c };
+    let mut name: String = name.chars().map(shown).collect::<String>().trim().to_owned();
+    name.truncate(name.floor_char_boundary(200));
+    name.truncate(name.trim_end().len());
+    name
 }
 
 #[cfg(test)]
@@ -194,6 +180,7 @@ mod tests {
     use crate::commands::queue::tests::job;
     use carma_api::wire::HostLimitsView;
     use carma_sim::trace::write;
+    use std::path::Path;
 
     fn detail(job: &JobView, command: &[&str]) -> JobDetail {
         JobDetail {
@@ -257,6 +244,19 @@ mod tests {
         memory was never seen of 1 of 2 tasks
         commands that you may not read, or that are forgotten: 1; there, jobs of one name and user are one task
         ");
+        // Names that differ in what no trace keeps are one task.
+        let named = |id, name: &str| {
+            let mut named = done(id, None, 5000);
+            named.name = name.into();
+            named
+        };
+        let jobs = vec![named(1, " a\tb"), named(2, "a\u{7}b "), named(3, "a b")];
+        let details = jobs.iter().map(|job| (job.id, detail(job, &["x"]))).collect();
+        let history = convert(&JobsReply { jobs, ..reply.clone() }, &details, None).unwrap();
+        let written = text(&|out| write::catalogue(&history.catalogue, out).unwrap());
+        let read = Catalogue::read(written.as_bytes(), Path::new("c.csv")).unwrap();
+        assert_eq!((history.catalogue.tasks.len(), read.tasks.len()), (1, 1), "{written}");
+        let details = BTreeMap::new();
         let last = convert(&reply, &details, Some(Millis(2000))).unwrap();
         assert_eq!(last.trace.jobs.len(), 1);
         assert!(convert(&reply, &details, Some(Millis(500))).is_none());

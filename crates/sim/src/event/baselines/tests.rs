@@ -561,3 +561,20 @@ fn all_of_the_carma_evaluations_jobs_complete() {
         }
     }
 }
+
+/// What a trace says of jobs without naming their tasks makes them no task in common.
+#[test]
+fn jobs_of_unnamed_tasks_are_told_apart() {
+    let mut text = String::from("job,arrival_s,duration_s,memory_mib,gract,smact,drama\n");
+    (0..2).for_each(|n| text += &format!("h{n},{n},3000,1000,.95,.9,.5\n"));
+    (0..6).for_each(|n| text += &format!("l{n},{},1000,1000,.1,.1,.1\n", 4000 + n));
+    let read = |text: &str| {
+        let trace = trace::read::trace(text.as_bytes(), Path::new("t.csv"), None).unwrap();
+        Workload::resolve(&trace, None).unwrap()
+    };
+    let unnamed = read(&text);
+    assert!(unnamed.jobs.iter().all(|job| job.task.name.is_empty()));
+    let result = play(Baseline::Gandiva, &unnamed, "1xA100-40GB", SharingMode::TimeSlice);
+    // That the heavy ones would not do says nothing of the light ones.
+    assert!(result.summary.jobs_per_gpu > 2.0, "{:?}", result.summary);
+}

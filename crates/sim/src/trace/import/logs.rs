@@ -1,7 +1,7 @@
 //! Logs of clusters with a row a job: when it was submitted, for how long it ran, on how many GPUs; nothing of
 //! what it did there.
 
-use super::{Draft, Imported, Jobs, LOCAL_TIMES, given, time};
+use super::{Clock, Draft, Imported, Jobs, given};
 use crate::trace::error::TraceError;
 use crate::trace::table::{Separator, Table};
 use std::io::Read;
@@ -62,10 +62,10 @@ impl Log {
             table.column(&[name]);
         }
         let unused = table.unused();
-        let mut jobs = Jobs::default();
+        let (mut jobs, mut clock) = (Jobs::default(), Clock::default());
         while let Some(row) = table.next()? {
             let draft = Draft {
-                at: given(&row, at, time(&row, at)?, "the time of submission")?,
+                at: given(&row, at, clock.time(&row, at)?, "the time of submission")?,
                 id: row.name(id)?,
                 user: row.name(user)?.unwrap_or_default(),
                 gpus: given(&row, gpus, row.count(gpus)?, "a number of GPUs")?,
@@ -75,7 +75,7 @@ impl Log {
             jobs.add(&row, &draft);
         }
         let (trace, mut notes) = jobs.finish(file)?;
-        notes.push(LOCAL_TIMES.into());
+        notes.extend(clock.note());
         notes.extend(self.note.map(Into::into));
         notes.push(
             "no memory and no activity in this source; draw tasks from a catalogue, or they are assumed"

@@ -2,7 +2,7 @@
 //! by its authors and that model's solo profile on an RTX 3090 (`gpu_util` and `gmem_util` in percent
 //! as nvidia-smi counts them, `gmem` in MiB).
 
-use super::{Draft, Imported, Jobs, LOCAL_TIMES, given, time};
+use super::{Clock, Draft, Imported, Jobs, given};
 use crate::trace::error::TraceError;
 use crate::trace::read::Words;
 use crate::trace::table::{Column, Separator, Table, TableRow};
@@ -20,13 +20,13 @@ pub(super) fn import(reader: impl Read, file: &Path) -> Result<Imported, TraceEr
     let [dataset, batch, amp] = ["dataset", "batchsize", "amp"].map(|name| table.column(&[name]));
     let [util, memory] = ["gpu_util", "gmem"].map(|name| table.column(&[name]));
     let unused = table.unused();
-    let mut jobs = Jobs::default();
+    let (mut jobs, mut clock) = (Jobs::default(), Clock::default());
     let mut catalogue = Catalogue::default();
     let mut words = Words::default();
     while let Some(row) = table.next()? {
         let gpu_count = given(&row, gpus, row.count(gpus)?, "a number of GPUs")?;
         let ran = given(&row, duration, row.seconds(duration)?, "a run time in seconds")?;
-        let submitted = given(&row, at, submitted(&row, at)?, "the time of submission")?;
+        let submitted = given(&row, at, submitted(&mut clock, &row, at)?, "the time of submission")?;
         if gpu_count == 0 {
             jobs.skip("uses no GPU");
             continue;
@@ -73,16 +73,16 @@ pub(super) fn import(reader: impl Read, file: &Path) -> Result<Imported, TraceEr
         jobs.add(&row, &draft);
     }
     let (trace, mut notes) = jobs.finish(file)?;
-    notes.push(LOCAL_TIMES.into());
+    notes.extend(clock.note());
     notes.push("gpu_util is taken as the share of time with a kernel resident (gract)".into());
     notes.extend(unused);
     Ok(Imported { trace, catalogue: Some(catalogue), notes })
 }
 
 /// A point in time, or seconds since the beginning, as the logs of Lucid's physical runs have it.
-fn submitted(row: &TableRow<'_>, column: Column) -> Result<Option<i64>, TraceError> {
+fn submitted(clock: &mut Clock, row: &TableRow<'_>, column: Column) -> Result<Option<i64>, TraceError> {
     match row.text(column).map(str::parse::<f64>) {
         Some(Ok(_)) => Ok(row.seconds(column)?.and_then(|t| i64::try_from(t.0).ok())),
-        _ => time(row, column),
+        _ => clock.time(row, column),
     }
 }

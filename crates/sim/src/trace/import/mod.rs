@@ -18,6 +18,7 @@ use super::resolve::counted;
 use super::table::{Column, TableRow};
 use super::{Activity, Catalogue, Trace, TraceJob};
 use carma_core::units::{MiB, Millis};
+use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use std::collections::BTreeMap;
@@ -183,24 +184,39 @@ impl Jobs {
     }
 }
 
-/// A point in time, `2017-10-09 07:01:55` with a blank or a `T`, in milliseconds. The clock's zone is
-/// taken for UTC: only differences matter, and no source says its zone.
-fn time(row: &TableRow<'_>, column: Column) -> Result<Option<i64>, TraceError> {
-    let Some(text) = row.text(column) else { return Ok(None) };
-    // What Slurm and pandas write where there is no time.
-    if ["unknown", "none", "null", "nat"].iter().any(|none| text.eq_ignore_ascii_case(none)) {
-        return Ok(None);
+/// Reads points in time, and knows whether those of a file bear an offset from UTC.
+#[derive(Debug, Default)]
+struct Clock {
+    offsets: Option<bool>,
+}
+
+impl Clock {
+    /// A point in time in milliseconds: `2017-10-09 07:01:55` with a blank or a `T`, and perhaps an offset or a `Z` behind
+    /// it. Without one the clock's zone is taken for UTC: only differences matter.
+    fn time(&mut self, row: &TableRow<'_>, column: Column) -> Result<Option<i64>, TraceError> {
+        let Some(text) = row.text(column) else { return Ok(None) };
+        // What Slurm and pandas write where there is no time.
+        if ["unknown", "none", "null", "nat"].iter().any(|none| text.eq_ignore_ascii_case(none)) {
+            return Ok(None);
+        }
+        let exact = text.parse::<Timestamp>().ok();
+        let local = || text.parse::<DateTime>().ok()?.to_zoned(TimeZone::UTC).ok().map(|at| at.timestamp());
+        let time = exact.or_else(local).ok_or_else(|| row.bad(column, "a time like 2020-06-09 18:41:01"))?;
+        if *self.offsets.get_or_insert(exact.is_some()) != exact.is_some() {
+            return Err(row.bad(column, "a time as those before it: all with an offset from UTC, or none"));
+        }
+        Ok(Some(time.as_millisecond()))
     }
-    let time = text.parse::<DateTime>().ok().and_then(|t| t.to_zoned(TimeZone::UTC).ok());
-    let time = time.ok_or_else(|| row.bad(column, "a time like 2020-06-09 18:41:01"))?;
-    Ok(Some(time.timestamp().as_millisecond()))
+
+    /// What a reader should know of these times.
+    fn note(&self) -> Option<String> {
+        let text =
+            "times bear no zone; where clocks were changed, gaps between jobs are off by an hour there";
+        (self.offsets == Some(false)).then(|| text.to_owned())
+    }
 }
 
 /// What must be there.
 fn given<T>(row: &TableRow<'_>, column: Column, value: Option<T>, expected: &str) -> Result<T, TraceError> {
     value.ok_or_else(|| row.bad(column, expected))
 }
-
-/// The note that [`time`] deserves.
-const LOCAL_TIMES: &str =
-    "times bear no zone; where clocks were changed, gaps between jobs are off by an hour there";

@@ -2,7 +2,7 @@
 //! counted in `AllocTRES`, else `ReqTRES`. Jobs that failed or were cancelled while running are kept:
 //! they occupied their GPUs.
 
-use super::{Draft, Imported, Jobs, LOCAL_TIMES, given, time};
+use super::{Clock, Draft, Imported, Jobs, given};
 use crate::trace::error::TraceError;
 use crate::trace::table::{Column, Separator, Table, TableRow};
 use carma_core::units::Millis;
@@ -22,7 +22,7 @@ pub(super) fn import(reader: impl Read, file: &Path) -> Result<Imported, TraceEr
         table.require([&["elapsedraw"]])?;
     }
     let unused = table.unused();
-    let mut jobs = Jobs::default();
+    let (mut jobs, mut clock) = (Jobs::default(), Clock::default());
     while let Some(row) = table.next()? {
         let name = given(&row, id, row.name(id)?, "the job's number")?;
         // Steps (`123.batch`) are parts of a job that has a row of its own.
@@ -42,7 +42,7 @@ pub(super) fn import(reader: impl Read, file: &Path) -> Result<Imported, TraceEr
             jobs.skip("is not over");
             continue;
         }
-        let bounds = [start, end].map(|column| column.map(|column| time(&row, column)));
+        let bounds = [start, end].map(|column| column.map(|column| clock.time(&row, column)));
         let [started, ended] = bounds.map(|time| time.transpose().map(Option::flatten));
         let (started, ended) = (started?, ended?);
         let duration = match (row.seconds(raw)?, spell(&row, elapsed)?) {
@@ -57,7 +57,7 @@ pub(super) fn import(reader: impl Read, file: &Path) -> Result<Imported, TraceEr
             continue;
         }
         let draft = Draft {
-            at: given(&row, submit, time(&row, submit)?, "the time of submission")?,
+            at: given(&row, submit, clock.time(&row, submit)?, "the time of submission")?,
             id: Some(name),
             user: row.name(user)?.unwrap_or_default(),
             gpus,
@@ -67,7 +67,7 @@ pub(super) fn import(reader: impl Read, file: &Path) -> Result<Imported, TraceEr
         jobs.add(&row, &draft);
     }
     let (trace, mut notes) = jobs.finish(file)?;
-    notes.push(LOCAL_TIMES.into());
+    notes.extend(clock.note());
     notes.push(
         "no GPU memory and no activity in this source; draw tasks from a catalogue, or they are assumed"
             .into(),
