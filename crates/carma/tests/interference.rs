@@ -528,4 +528,17 @@ fn collocation_says_how_much_more_gets_done() {
     assert!(page.contains("papers, A100: up to 5.35 by mps") && page.contains("a model, not a measurement"));
     let out = run(&["--ways", "mig"]);
     assert_eq!(out.status.code(), Some(2));
+    // More than any task may run at a time is no measurement of nothing.
+    let tasks = dir.path().join("mine.toml");
+    fs::write(&tasks, "[[task]]\nname = \"net\"\ncopies = 2\ncommand = [\"true\"]\n").unwrap();
+    let out = Command::new(CARMA)
+        .args(["bench", "collocation", "--gpus", "virtual:1xH200", "--counts", "5,6", "--tasks"])
+        .arg(&tasks)
+        .arg("-o")
+        .arg(dir.path().join("mine"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!(out.status.code(), Some(2), "{said}");
+    assert!(said.contains("mine.toml: no task may run 5, 6 at a time; `copies` says how many may"), "{said}");
 }

@@ -128,10 +128,10 @@ pub(crate) struct CollocationArgs {
     #[arg(long, value_name = "WAY,...", value_delimiter = ',', default_value = "streams,time-slice,mps,threads",
         value_parser = PossibleValuesParser::new(["streams", "time-slice", "mps", "threads"]))]
     pub(crate) ways: Vec<String>,
-    /// How many at a time; one alone is always measured
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "2,3,4,5,6,7",
-        value_parser = clap::value_parser!(u8).range(2..=64))]
-    pub(crate) counts: Vec<u8>,
+    /// How many at a time; one alone is always measured [default: 2 to 7, and no more than 4 of those of 224 pixels, which is
+    /// what 40 GB hold]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = clap::value_parser!(u8).range(2..=64))]
+    pub(crate) counts: Option<Vec<u8>>,
     /// Measure each so often
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub(crate) repeat: u32,

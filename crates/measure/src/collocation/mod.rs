@@ -31,7 +31,7 @@ pub struct Training {
     batch: u32,
     /// Images of an epoch: of CIFAR-10, of `ImageNet`.
     pub epoch: u32,
-    /// The most that run at once.
+    /// The most that run at once, unless more are asked for: 40 GB hold so many.
     copies: usize,
     /// On virtual GPUs: options of `carma virtual-task`; those of 32 and of 224 pixels were measured on an H200, the others are guesses.
     modelled: [&'static str; 4],
@@ -102,6 +102,7 @@ pub const THEIRS: [(&str, &str, f64); 5] = [
 /// Writes the tasks below a folder of results: the file of tasks for a measurement of interference.
 ///
 /// `streams`: how many models share a process, each number a task of its own; not on virtual GPUs, which have no model of it.
+/// `most`: so many may run at once, if it is asked for.
 /// `carma`: on virtual GPUs, the program that stands in for the trainings.
 ///
 /// # Errors
@@ -110,6 +111,7 @@ pub fn bundled(
     results: &Path,
     only: &[String],
     streams: &[usize],
+    most: Option<usize>,
     carma: Option<&Path>,
 ) -> Result<PathBuf, Error> {
     if let Some(name) = only.iter().find(|name| TRAININGS.iter().all(|t| t.name != name.as_str())) {
@@ -127,9 +129,10 @@ pub fn bundled(
     };
     let mut text = String::from("startup_s = 200\n[env]\nOMP_NUM_THREADS = \"1\"\n");
     for training in TRAININGS.iter().filter(|t| only.is_empty() || only.iter().any(|name| name == t.name)) {
-        training.write(&mut text, 1, program)?;
-        for &streams in streams.iter().filter(|n| program.is_none() && (2..=training.copies).contains(n)) {
-            training.write(&mut text, streams, None)?;
+        let copies = most.unwrap_or(training.copies);
+        training.write(&mut text, 1, copies, program)?;
+        for &streams in streams.iter().filter(|n| program.is_none() && (2..=copies).contains(n)) {
+            training.write(&mut text, streams, 1, None)?;
         }
     }
     let folder = results.join("tasks");
@@ -144,8 +147,14 @@ pub fn bundled(
 }
 
 impl Training {
-    /// Its table in a file of tasks, of so many models in one process.
-    fn write(&self, text: &mut String, streams: usize, program: Option<&str>) -> Result<(), Error> {
+    /// Its table in a file of tasks, of so many models in one process, and so many such processes at most.
+    fn write(
+        &self,
+        text: &mut String,
+        streams: usize,
+        copies: usize,
+        program: Option<&str>,
+    ) -> Result<(), Error> {
         let words: Vec<String> = match program {
             Some(program) => [program, "virtual-task", "--work=30d", "--startup=2s"]
                 .into_iter()
@@ -162,7 +171,6 @@ impl Training {
         };
         let name =
             if streams == 1 { self.name.to_owned() } else { format!("{} {streams} streams", self.name) };
-        let copies = if streams == 1 { self.copies } else { 1 };
         // JSON's strings are TOML's, but for what no path or option has.
         let words = serde_json::to_string(&words).map_err(|e| Error::new(e.to_string()))?;
         let _ = write!(
@@ -343,7 +351,7 @@ mod tests {
     fn the_tasks_are_those_of_a_measurement() {
         let dir = tempfile::tempdir().unwrap();
         let text = |streams: &[usize], carma: Option<&Path>| {
-            let path = bundled(dir.path(), &["resnet152-224px".into()], streams, carma).unwrap();
+            let path = bundled(dir.path(), &["resnet152-224px".into()], streams, None, carma).unwrap();
             std::fs::read_to_string(path).unwrap()
         };
         let real: toml::Table = text(&[2, 4, 7], None).parse().unwrap();
@@ -353,7 +361,17 @@ mod tests {
         let modelled: toml::Table = text(&[2], Some(Path::new("/a \"b\"/carma"))).parse().unwrap();
         assert_eq!(modelled["task"][0]["command"][0].as_str(), Some("/a \"b\"/carma"));
         assert!(
-            bundled(dir.path(), &["vgg".into()], &[], None).unwrap_err().message.contains("resnet26-cifar")
+            bundled(dir.path(), &["vgg".into()], &[], None, None)
+                .unwrap_err()
+                .message
+                .contains("resnet26-cifar")
         );
+        // As many as are asked for.
+        let path = bundled(dir.path(), &["resnet152-224px".into()], &[6, 7], Some(7), None).unwrap();
+        let asked: toml::Table = std::fs::read_to_string(path).unwrap().parse().unwrap();
+        let copies = |of: &toml::Table| -> Vec<i64> {
+            of["task"].as_array().unwrap().iter().map(|task| task["copies"].as_integer().unwrap()).collect()
+        };
+        assert_eq!((copies(&real), copies(&asked)), (vec![4, 1, 1], vec![7, 1, 1]));
     }
 }

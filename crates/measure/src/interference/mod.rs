@@ -144,6 +144,17 @@ impl Measurement {
         let began = Instant::now();
         let file = TaskFile::read(&options.tasks, &options.only)?;
         let phases = phases(&file.tasks, &options.wanted(&file)?);
+        if let Some(ladder) = options.ladder.as_ref().filter(|ladder| ladder.climbs()) {
+            let any = phases.iter().any(|phase| !phase.windows.is_empty());
+            if !any {
+                let counts: Vec<String> = ladder.counts.iter().map(ToString::to_string).collect();
+                return Err(Error::usage(format!(
+                    "{}: no task may run {} at a time; `copies` says how many may",
+                    options.tasks.display(),
+                    counts.join(", ")
+                )));
+            }
+        }
         let most = phases.iter().flat_map(|phase| &phase.windows).map(|w| w.members.len()).max().unwrap_or(1);
         let divided = file.processors_each.map(|each| Processors::divided(each, most)).transpose();
         let processors = divided.map_err(|e| Error::usage(format!("{}: {e}", options.tasks.display())))?;

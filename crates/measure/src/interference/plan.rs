@@ -92,6 +92,13 @@ pub struct Ladder {
     pub threads: bool,
 }
 
+impl Ladder {
+    /// Whether copies are to run together in any way.
+    pub(super) fn climbs(&self) -> bool {
+        !self.counts.is_empty() && (self.threads || !self.sharing.is_empty())
+    }
+}
+
 /// What to measure.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Wanted {

@@ -47,7 +47,10 @@ pub(super) fn run(args: &CollocationArgs) -> Outcome {
 }
 
 fn options(args: &CollocationArgs) -> Result<Options, Failure> {
-    let counts: Vec<usize> = args.counts.iter().map(|count| usize::from(*count)).collect();
+    let asked: Option<Vec<usize>> =
+        args.counts.as_ref().map(|counts| counts.iter().map(|count| usize::from(*count)).collect());
+    let most = asked.iter().flatten().copied().max();
+    let counts = asked.unwrap_or_else(|| (2..=7).collect());
     let has = |way: &str| args.ways.iter().any(|wanted| wanted == way);
     let streams = if has("streams") { counts.clone() } else { Vec::new() };
     let this = std::env::current_exe().map_err(|e| Failure::new(format!("cannot find this program: {e}")))?;
@@ -55,7 +58,8 @@ fn options(args: &CollocationArgs) -> Result<Options, Failure> {
     let (tasks, only) = match &args.tasks {
         Some(tasks) => (tasks.clone(), args.only.clone()),
         None => {
-            (bundled(&args.output, &args.only, &streams, carma.as_deref()).map_err(unmeasured)?, Vec::new())
+            let file = bundled(&args.output, &args.only, &streams, most, carma.as_deref());
+            (file.map_err(unmeasured)?, Vec::new())
         }
     };
     let modes = [("time-slice", Mode::TimeSlice), ("mps", Mode::Mps)];
