@@ -174,6 +174,21 @@ fn short(name: &str) -> String {
     name
 }
 
+/// The FNV-1a hash of 32 bits, the same in every version of carma.
+fn fnv1a(words: &[String]) -> u32 {
+    let bytes = words.iter().flat_map(|word| word.bytes().chain([0]));
+    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+fn forecasts(detail: &JobDetail) -> Forecasts {
+    let of = |source: &str| detail.forecasts_mib.get(source).copied().map(MiB);
+    Forecasts {
+        declared: of("declared"),
+        estimates: Estimates::by(|estimator| of(estimator.name())),
+        computed: None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
