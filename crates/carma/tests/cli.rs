@@ -7,6 +7,7 @@
     reason = "a test fails by panicking, its helpers too"
 )]
 
+use carma_api::wire::{LOG_AT, LOG_END};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::fs;
@@ -106,9 +107,12 @@ fn serve(stream: &UnixStream, table: &Mutex<Answers>, log: &Mutex<Vec<Asked>>) -
             .find(|(known, _)| *known == what)
             .and_then(|(_, queue)| if queue.len() > 1 { queue.pop_front() } else { queue.front().cloned() })
             .unwrap_or_else(|| (404, error("not_found", &format!("nothing is known of {what}"))));
-        let body = body.to_string();
+        let place = |name: &str, key: &str| body[key].as_u64().map(|n| format!("{name}: {n}\r\n"));
+        let headers = [place(LOG_AT, "at"), place(LOG_END, "end")].map(Option::unwrap_or_default).concat();
+        let body = body["bytes"].as_str().map_or_else(|| body.to_string(), str::to_owned);
         let mut stream = stream;
-        write!(stream, "HTTP/1.1 {status} X\r\ncontent-length: {}\r\n\r\n{body}", body.len()).ok()?;
+        write!(stream, "HTTP/1.1 {status} X\r\n{headers}content-length: {}\r\n\r\n{body}", body.len())
+            .ok()?;
     }
 }
 
@@ -156,6 +160,15 @@ fn detail(id: u64, state: &str, exit_code: Option<i32>, log: &Path) -> Value {
         "version": 1, "job": job, "command": ["true"], "cwd": "/", "log": log, "pid": null,
         "forecasts_mib": {}, "time_limit_ms": null, "attempts": [],
     })
+}
+
+/// A piece of a log: it goes out as bytes, with its place in headers.
+fn piece(at: u64, end: u64, bytes: &str) -> Value {
+    json!({"at": at, "end": end, "bytes": bytes})
+}
+
+fn log_path(id: u64, from: u64) -> String {
+    format!("GET /v1/jobs/{id}/log?from={from}&length=262144")
 }
 
 fn wait_path(id: u64) -> String {
@@ -371,6 +384,34 @@ fn run_shows_the_output_and_returns_the_code() {
     let said = err(&output);
     assert!(said.starts_with("carma: job 7 submitted; log: "), "{said}");
     assert!(said.ends_with("carma: job 7 FAILED (exit code 139): because\n"), "{said}");
+}
+
+#[test]
+fn the_end_of_the_output_is_waited_for() {
+    let log = Path::new("/carma/7.log");
+    let mut kept = detail(7, "RUNNING", None, log);
+    kept["log_kept"] = json!(true);
+    let (waits, begins, goes_on, ends) = (wait_path(7), log_path(7, 0), log_path(7, 4), log_path(7, 8));
+    let answers = [
+        ("POST /v1/jobs", 200, json!({"version": 1, "id": 7, "log": log, "log_kept": true})),
+        ("GET /v1/jobs/7", 200, kept),
+        (waits.as_str(), 200, detail(7, "COMPLETED", Some(0), log)),
+        (begins.as_str(), 200, piece(0, 8, "one\n")),
+        (ends.as_str(), 200, piece(8, 8, "")),
+    ];
+    for follow in [&["run", "x"][..], &["logs", "-f", "7"]] {
+        // Busy for longer than it takes to hear that the job is over.
+        let mut busy = answers.to_vec();
+        busy.extend((0..8).map(|_| (goes_on.as_str(), 503, error("busy", "too much to do"))));
+        busy.push((&goes_on, 200, piece(4, 8, "two\n")));
+        let output = Daemon::start(&busy).carma(follow);
+        assert_eq!((out(&output).as_str(), code(&output)), ("one\ntwo\n", 0), "{follow:?} {}", err(&output));
+        // There is no more of a log that was removed.
+        let mut removed = answers.to_vec();
+        removed.push((&goes_on, 404, error("no_log", "job 7 has no output yet, or its log was removed")));
+        let output = Daemon::start(&removed).carma(follow);
+        assert_eq!((out(&output).as_str(), code(&output)), ("one\n", 0), "{follow:?} {}", err(&output));
+    }
 }
 
 #[test]

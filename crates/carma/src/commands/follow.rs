@@ -1,6 +1,7 @@
 //! Follows a log while a job writes to it: one that carma keeps, by way of the daemon, or a file of the user's.
 
 use carma_api::{Client, ClientError, LogPiece};
+use carma_cli::failure::Failure;
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -37,7 +38,7 @@ impl Log {
     /// Copies a piece of what is new to `out`. `pid`: the job's process, which still has a deleted file open.
     ///
     /// # Errors
-    /// When `out` takes no more. A log that cannot be read now may be readable later, so that is no error.
+    /// When `out` takes no more. A log that cannot be read now may be readable later: [`Pumped::failed`].
     pub(crate) fn pump(&mut self, pid: Option<u32>, out: &mut dyn Write) -> io::Result<Pumped> {
         match self {
             Self::Kept(log) => log.pump(out),
@@ -76,16 +77,20 @@ impl KeptLog {
     }
 
     fn pump(&mut self, out: &mut dyn Write) -> io::Result<Pumped> {
-        // The daemon may be away for a moment, and the log not there yet: the next round tries again.
-        let Ok(piece) = self.piece(self.at, LARGE) else { return Ok(Pumped::default()) };
-        self.take(&piece, out)
+        match self.piece(self.at, LARGE) {
+            Ok(piece) => self.take(&piece, out),
+            // The log is not there: not yet, or no more.
+            Err(ClientError::Refused { status: 404 | 409, .. }) => Ok(Pumped::default()),
+            // The daemon may be away or busy for a moment.
+            Err(error) => Ok(Pumped { failed: Some(error.into()), ..Pumped::default() }),
+        }
     }
 
     /// Copies a piece that was asked for at [`KeptLog::at`].
     fn take(&mut self, piece: &LogPiece, out: &mut dyn Write) -> io::Result<Pumped> {
         if piece.end < self.at {
             self.at = 0;
-            return Ok(Pumped { notice: Some(Notice::Truncated), more: piece.end > 0 });
+            return Ok(Pumped { notice: Some(Notice::Truncated), more: piece.end > 0, failed: None });
         }
         if piece.bytes.is_empty() {
             return Ok(Pumped::default());
@@ -93,14 +98,14 @@ impl KeptLog {
         self.at = piece.at + piece.bytes.len() as u64;
         out.write_all(&piece.bytes)?;
         out.flush()?;
-        Ok(Pumped { notice: None, more: self.at < piece.end })
+        Ok(Pumped { more: self.at < piece.end, ..Pumped::default() })
     }
 
     /// Copies what is there now, and not what a busy job adds meanwhile.
     ///
     /// # Errors
     /// What the daemon refuses, or `out`.
-    pub(crate) fn print(&mut self, out: &mut dyn Write) -> Result<(), carma_cli::failure::Failure> {
+    pub(crate) fn print(&mut self, out: &mut dyn Write) -> Result<(), Failure> {
         let mut end = None;
         loop {
             let piece = self.piece(self.at, LARGE)?;
@@ -158,12 +163,14 @@ pub(crate) struct Follower {
 }
 
 /// What came of a look at a log.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(crate) struct Pumped {
     pub(crate) notice: Option<Notice>,
     /// There is more already. Not all is copied at once: a job may print faster than its reader takes it, who is still to be
     /// heard.
     pub(crate) more: bool,
+    /// Why it could not be read now. There may be more, so this is no end of the log.
+    pub(crate) failed: Option<Failure>,
 }
 
 /// Something about the log that its reader should know.
@@ -194,8 +201,7 @@ impl Follower {
     /// Copies a piece of what is new to `out`. `pid`: the job's process, which still has a deleted log open.
     ///
     /// # Errors
-    /// When `out` takes no more. A log that cannot be read now may be readable later, so that is no
-    /// error.
+    /// When `out` takes no more. A log that cannot be read now may be readable later: [`Pumped::failed`].
     pub(crate) fn pump(&mut self, pid: Option<u32>, out: &mut dyn Write) -> io::Result<Pumped> {
         if self.file.is_none() {
             self.file = open_log(&self.path, pid).ok();
@@ -207,16 +213,17 @@ impl Follower {
             self.at = 0;
             notice = Some(Notice::Truncated);
         }
-        let mut more = self.drain(out)?;
-        if !more
+        let mut pumped = self.drain(out)?;
+        if !pumped.more
+            && pumped.failed.is_none()
             && self.is_replaced()
             && let Ok(file) = open_log(&self.path, None)
         {
             (self.file, self.at) = (Some(file), 0);
             notice = Some(Notice::Replaced);
-            more = self.drain(out)?;
+            pumped = self.drain(out)?;
         }
-        Ok(Pumped { notice, more })
+        Ok(Pumped { notice, ..pumped })
     }
 
     fn meta(&self) -> Option<Metadata> {
@@ -232,16 +239,22 @@ impl Follower {
         }
     }
 
-    /// Copies the next chunk. Returns whether there may be more.
-    fn drain(&mut self, out: &mut dyn Write) -> io::Result<bool> {
-        let Some(file) = &self.file else { return Ok(false) };
+    /// Copies the next chunk.
+    fn drain(&mut self, out: &mut dyn Write) -> io::Result<Pumped> {
+        let Some(file) = &self.file else { return Ok(Pumped::default()) };
         let mut chunk = vec![0; CHUNK];
-        // A disk or server may be away for a moment; the next round tries again.
-        let length = file.read_at(&mut chunk, self.at).unwrap_or(0);
+        let length = match file.read_at(&mut chunk, self.at) {
+            Ok(length) => length,
+            // A disk or server may be away for a moment.
+            Err(error) => {
+                let text = format!("the log cannot be read: {}: {error}", self.path.display());
+                return Ok(Pumped { failed: Some(Failure::new(text)), ..Pumped::default() });
+            }
+        };
         out.write_all(&chunk[..length])?;
         out.flush()?;
         self.at += length as u64;
-        Ok(length == CHUNK)
+        Ok(Pumped { more: length == CHUNK, ..Pumped::default() })
     }
 }
 
@@ -357,7 +370,21 @@ mod tests {
         assert!(!look(700, 900, 0), "the rest is a hole");
         let shorter = LogPiece { at: 4, end: 4, bytes: Vec::new().into() };
         let pumped = kept.take(&shorter, &mut Vec::new()).unwrap();
-        assert_eq!((pumped, kept.at), (Pumped { notice: Some(Notice::Truncated), more: true }, 0));
+        assert_eq!((pumped.notice, pumped.more, kept.at), (Some(Notice::Truncated), true, 0));
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_read_has_not_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        // Nobody answers there.
+        let pumped = KeptLog::new(&dir.path().join("s"), 7).pump(&mut Vec::new()).unwrap();
+        assert_eq!(pumped.failed.map(|failure| failure.code), Some(carma_cli::failure::NO_DAEMON));
+        // A directory opens and gives no bytes, as a file does whose server is away.
+        let mut follower = Follower::resume(dir.path(), File::open(dir.path()).unwrap(), 0);
+        let failed = follower.pump(None, &mut Vec::new()).unwrap().failed;
+        assert!(failed.unwrap().message.unwrap().contains("cannot be read"));
+        let absent = Follower::new(&dir.path().join("7.log")).pump(None, &mut Vec::new()).unwrap();
+        assert!(absent.failed.is_none(), "there is no log");
     }
 
     #[test]

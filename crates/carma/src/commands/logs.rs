@@ -35,10 +35,17 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
     events
         .wait_for(context.socket.clone(), args.id)
         .map_err(|e| Failure::new(format!("cannot follow a job: {e}")))?;
-    if let Ending::Over(detail) = stream::copy(context, args.id, &mut log, &events, &mut Reader)? {
-        say(&end_line(&detail.job));
+    match stream::copy(context, args.id, &mut log, &events, &mut Reader)? {
+        Ending::Over(detail) => {
+            say(&end_line(&detail.job));
+            Ok(0)
+        }
+        Ending::Cut(detail, failure) => {
+            say(&end_line(&detail.job));
+            Err(failure)
+        }
+        Ending::Left(code) => Ok(code),
     }
-    Ok(0)
 }
 
 /// Prints a log that carma keeps, or makes ready to follow it.

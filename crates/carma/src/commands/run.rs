@@ -44,6 +44,11 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
             }
             Ok(code)
         }
+        Ok(Ending::Cut(detail, failure)) => {
+            say(&end_line(&detail.job));
+            say(&format!("not all of its output was shown; `carma logs {id}` has it"));
+            Err(failure)
+        }
         Ok(Ending::Left(code)) => Ok(code),
         Err(failure) => {
             say(&format!("job {id} goes on; `carma logs -f {id}` follows it, `carma cancel {id}` ends it"));

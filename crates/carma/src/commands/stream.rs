@@ -3,7 +3,7 @@
 use super::Context;
 use super::follow::{Log, Notice};
 use super::signals;
-use super::wait::until_over;
+use super::wait::{PATIENCE, until_over};
 use carma_api::wire::JobDetail;
 use carma_api::{Client, ClientError};
 use carma_cli::failure::Failure;
@@ -37,6 +37,8 @@ pub(crate) enum Event {
 pub(crate) enum Ending {
     /// The job is over, and all of its output was copied.
     Over(Box<JobDetail>),
+    /// The job is over, and why the rest of its output could not be copied.
+    Cut(Box<JobDetail>, Failure),
     /// The user left; the exit code to leave with.
     Left(u8),
 }
@@ -111,17 +113,34 @@ pub(crate) fn copy(
     let mut client: Option<Client> = None;
     let mut asked = Instant::now();
     let mut over = None;
+    // Since when the rest of the output cannot be had.
+    let mut lost: Option<Instant> = None;
     loop {
-        let pumped = follower.pump(if over.is_some() { None } else { pid }, &mut out)?;
+        let pumped = match follower.pump(if over.is_some() { None } else { pid }, &mut out) {
+            Ok(pumped) => pumped,
+            Err(error) => match over {
+                Some(detail) => return Ok(Ending::Cut(detail, error.into())),
+                None => return Err(error.into()),
+            },
+        };
         match pumped.notice {
             Some(Notice::Truncated) => say("the log was cut short; it is shown again from its start"),
             Some(Notice::Replaced) => say("another file took the log's place; it is shown from its start"),
             None => {}
         }
         if !pumped.more
-            && let Some(detail) = over
+            && let Some(detail) = over.take()
         {
-            return Ok(Ending::Over(detail));
+            let Some(failure) = pumped.failed else { return Ok(Ending::Over(detail)) };
+            if lost.is_none() {
+                say(&format!("job {id} is over, but the rest of its output cannot be had yet; trying again"));
+            }
+            if lost.get_or_insert_with(Instant::now).elapsed() > PATIENCE {
+                return Ok(Ending::Cut(detail, failure));
+            }
+            over = Some(detail);
+        } else {
+            lost = None;
         }
         // Also while there is more: the user may have seen enough.
         match events.receiver.recv_timeout(if pumped.more { Duration::ZERO } else { LOOK }) {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How long one request may wait; shorter than what proxies and idle timers tolerate.
 const ONE_WAIT_MS: u32 = 25_000;
 /// How long a daemon may be away (an upgrade, a restart) before we give up. Jobs survive that.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between tries to reach a daemon that is away.
 const RETRY: Duration = Duration::from_millis(300);
 
