@@ -478,13 +478,58 @@ fn a_reader_who_has_enough_is_no_error() {
     let many: Vec<Value> = (0..5000).map(|id| job(id, "RUNNING")).collect();
     let daemon = Daemon::start(&[("GET /v1/jobs", 200, json!({"version": 1, "now_ms": 0, "jobs": many}))]);
     for args in [&["queue"][..], &["queue", "--json"]] {
-        let mut child =
-            carma(&daemon.socket(), args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // Closed before anything can be written to it.
-        drop(child.stdout.take());
-        let output = child.wait_with_output().unwrap();
-        assert_eq!((code(&output), err(&output).as_str()), (0, ""), "{args:?}");
+        assert_eq!(closed(&daemon, args), (0, String::new()), "{args:?}");
     }
+}
+
+/// The exit code where standard output is closed before anything can be written to it, and what standard error says.
+fn closed(daemon: &Daemon, args: &[&str]) -> (i32, String) {
+    let mut child =
+        carma(&daemon.socket(), args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    (code(&output), err(&output))
+}
+
+#[test]
+fn orders_are_given_also_where_nobody_reads_what_was_done() {
+    let log = Path::new("/l");
+    let cancelled = |id: u64| json!({"version": 1, "id": id, "text": "cancelled"});
+    let daemon = Daemon::start(&[
+        ("POST /v1/jobs/1/cancel", 200, cancelled(1)),
+        ("POST /v1/jobs/2/cancel", 200, cancelled(2)),
+        ("POST /v1/jobs/3/cancel", 200, cancelled(3)),
+        ("POST /v1/jobs", 200, json!({"version": 1, "id": 7, "log": "/l"})),
+        (&wait_path(1), 200, detail(1, "COMPLETED", Some(0), log)),
+        (&wait_path(2), 200, detail(2, "FAILED", Some(3), log)),
+    ]);
+    let silent = |code: i32| (code, String::new());
+    assert_eq!(closed(&daemon, &["cancel", "1-3"]), silent(0));
+    assert_eq!(daemon.paths().len(), 3);
+    assert_eq!(closed(&daemon, &["submit", "--repeat", "3", "true"]), silent(0));
+    assert_eq!(daemon.paths().len(), 6);
+    assert_eq!(closed(&daemon, &["wait", "1", "2"]), silent(3));
+    assert_eq!(closed(&daemon, &["wait", "--json", "1", "2"]), silent(3));
+    // A disk that is full stops none of them, and is told.
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = carma(&daemon.socket(), &["cancel", "1-3"]).stdout(full()).output().unwrap();
+    assert_eq!(daemon.paths().iter().filter(|path| path.ends_with("/cancel")).count(), 6);
+    assert_eq!(code(&output), 1);
+    assert!(err(&output).starts_with("carma: cannot write the output: "), "{}", err(&output));
+}
+
+#[test]
+fn run_without_a_reader_does_not_pass_for_success() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("7.log");
+    fs::write(&log, "step 1\n").unwrap();
+    let daemon = Daemon::start(&[
+        ("POST /v1/jobs", 200, json!({"version": 1, "id": 7, "log": log})),
+        (&wait_path(7), 200, detail(7, "RUNNING", None, &log)),
+    ]);
+    let (code, said) = closed(&daemon, &["run", "x"]);
+    assert_eq!(code, 141, "{said}");
+    assert!(said.contains("job 7 goes on; `carma logs -f 7` follows it"), "{said}");
 }
 
 #[test]

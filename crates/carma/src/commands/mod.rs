@@ -20,6 +20,7 @@ mod logs;
 mod move_job;
 mod order;
 mod predict;
+mod printed;
 mod profile;
 mod queue;
 mod release;

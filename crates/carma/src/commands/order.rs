@@ -1,6 +1,7 @@
 //! Orders about jobs and GPUs: one request each, all of them tried.
 
 use super::Context;
+use super::printed::Printed;
 use crate::cli::IdRange;
 use carma_api::wire::DoneReply;
 use carma_api::{Client, ClientError};
@@ -39,16 +40,16 @@ pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order:
     each(IdRange::all(ranges), |id| ask(&mut client, target, id, order))
 }
 
-/// Does something for each and says what was done. A refusal does not stop the others; the exit code is that of the first
-/// refusal.
+/// Does something for each and says what was done. Neither a refusal nor a closed standard output stops the others; the exit
+/// code is that of the first refusal.
 pub(crate) fn each<T>(
     all: impl IntoIterator<Item = T>,
     mut one: impl FnMut(T) -> Result<String, ClientError>,
 ) -> Outcome {
-    let mut code = 0;
+    let (mut code, mut printed) = (0, Printed::default());
     for item in all {
         match one(item) {
-            Ok(done) => writeln!(io::stdout().lock(), "{done}")?,
+            Ok(done) => printed.add(|| writeln!(io::stdout().lock(), "{done}")),
             Err(refusal @ ClientError::Refused { .. }) => {
                 let failure = Failure::from(refusal);
                 failure.tell();
@@ -57,7 +58,7 @@ pub(crate) fn each<T>(
             Err(other) => return Err(other.into()),
         }
     }
-    Ok(code)
+    Ok(printed.end(code))
 }
 
 /// Gives one order; returns what was done.

@@ -14,6 +14,8 @@ use std::path::Path;
 
 /// What a shell shows for a program that SIGINT ended.
 const INTERRUPTED: u8 = 130;
+/// What a shell shows for a program that SIGPIPE ended.
+const CLOSED: u8 = 141;
 
 /// Runs the job. Standard output carries the job's output and nothing else.
 pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
@@ -47,14 +49,19 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
         Ok(Ending::Cut(detail, failure)) => {
             say(&end_line(&detail.job));
             say(&format!("not all of its output was shown; `carma logs {id}` has it"));
-            Err(failure)
+            unshown(failure)
         }
         Ok(Ending::Left(code)) => Ok(code),
         Err(failure) => {
             say(&format!("job {id} goes on; `carma logs -f {id}` follows it, `carma cancel {id}` ends it"));
-            Err(failure)
+            unshown(failure)
         }
     }
+}
+
+/// How it ends without all of the output. Where nobody reads it any more, 0 would say that the job ended with 0.
+fn unshown(failure: Failure) -> Outcome {
+    if failure.is_closed_pipe() { Ok(CLOSED) } else { Err(failure) }
 }
 
 /// The user who started the job and may end it.

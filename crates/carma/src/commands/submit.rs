@@ -1,6 +1,7 @@
 //! `carma submit`: a job from the command line or a file, with the caller's surroundings.
 
 use super::expect::{self, Modelled, Source};
+use super::printed::Printed;
 use super::tracer::{self, INTERRUPTED, Shows, Traced};
 use super::{Context, dry_run, stream};
 use crate::cli::memory::TracerArgs;
@@ -44,13 +45,13 @@ pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
     for (request, modelled) in &mut requests {
         expect::fill(&mut client, request, modelled)?;
     }
-    let (mut accepted, mut told) = (Vec::new(), None);
+    let (mut accepted, mut told, mut printed) = (Vec::new(), None, Printed::default());
     let repeated = requests.iter().flat_map(|(r, _)| std::iter::repeat_n(r, args.repeat as usize));
     let mut outcome = Ok(0);
     for request in repeated {
         match send(&mut client, request) {
             Ok(reply) if args.json => accepted.push(reply),
-            Ok(reply) => say(&reply, args.parsable, &mut told)?,
+            Ok(reply) => printed.add(|| say(&reply, args.parsable, &mut told)),
             Err(failure) => {
                 outcome = Err(failure);
                 break;
@@ -60,12 +61,14 @@ pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
     // Those that were accepted before a failure stay accepted, so their numbers must be told.
     match (args.json, &accepted[..]) {
         (false, _) | (true, []) => {}
-        (true, [one]) if requests.len() == 1 && args.repeat == 1 => print_json(&serde_json::json!(one))?,
+        (true, [one]) if requests.len() == 1 && args.repeat == 1 => {
+            printed.add(|| print_json(&serde_json::json!(one)));
+        }
         (true, several) => {
-            print_json(&serde_json::json!({"version": carma_api::VERSION, "jobs": several}))?;
+            printed.add(|| print_json(&serde_json::json!({"version": carma_api::VERSION, "jobs": several})));
         }
     }
-    outcome
+    outcome.map(|code| printed.end(code))
 }
 
 /// Says that a job was accepted, and what is expected of its memory unless the job before was told the same.

@@ -1,6 +1,7 @@
 //! `carma wait`: until jobs are over.
 
 use super::Context;
+use super::printed::Printed;
 use crate::cli::{IdRange, WaitArgs};
 use carma_api::wire::{JobDetail, JobView};
 use carma_api::{Client, ClientError};
@@ -23,7 +24,7 @@ pub(crate) fn run(context: &Context, args: &WaitArgs) -> Outcome {
     // Whether it is there at all shows at once, without the patience for restarts.
     let mut client = Some(context.client()?);
     let mut code = 0;
-    let mut ended = Vec::new();
+    let (mut ended, mut printed) = (Vec::new(), Printed::default());
     for id in IdRange::all(&args.jobs.ids) {
         let detail = match until_over(&context.socket, id, client.take(), &mut |_| ()) {
             Ok(detail) => detail,
@@ -42,13 +43,13 @@ pub(crate) fn run(context: &Context, args: &WaitArgs) -> Outcome {
         if args.json {
             ended.push(detail.job);
         } else {
-            writeln!(io::stdout().lock(), "{}", end_line(&detail.job))?;
+            printed.add(|| writeln!(io::stdout().lock(), "{}", end_line(&detail.job)));
         }
     }
     if args.json {
-        print_json(&serde_json::json!({"version": carma_api::VERSION, "jobs": ended}))?;
+        printed.add(|| print_json(&serde_json::json!({"version": carma_api::VERSION, "jobs": ended})));
     }
-    Ok(code)
+    Ok(printed.end(code))
 }
 
 /// Waits until a job is over, through restarts of the daemon. `away` is told when the daemon goes
