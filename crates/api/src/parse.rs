@@ -32,14 +32,14 @@ pub fn memory(text: &str) -> Result<MiB, String> {
 }
 
 /// Reads a span of time: `90s`, `10m`, `2h`, `1h30m`, `1d`, or Slurm's `HH:MM:SS`, `MM:SS`,
-/// `D-HH:MM:SS`. A bare number means minutes, as in Slurm.
+/// `D-HH:MM:SS`, `D-HH:MM`, `D-HH`. A bare number means minutes, as in Slurm.
 ///
 /// # Errors
 /// Says what was expected.
 pub fn duration(text: &str) -> Result<Millis, String> {
     let hint = || format!("'{text}' is not a time span; write e.g. 90s, 10m, 2h, 1h30m or 01:30:00");
     let trimmed = text.trim();
-    let seconds = if trimmed.contains(':') {
+    let seconds = if trimmed.contains([':', '-']) {
         clock(trimmed).ok_or_else(hint)?
     } else if let Ok(minutes) = trimmed.parse::<u64>() {
         minutes.checked_mul(60).ok_or_else(hint)? as f64
@@ -157,16 +157,19 @@ pub fn check_grace(grace: Millis) -> Result<(), String> {
 
 fn clock(text: &str) -> Option<f64> {
     let (days, rest) = match text.split_once('-') {
-        Some((days, rest)) => (days.parse::<u32>().ok()?, rest),
-        None => (0, text),
+        Some((days, rest)) => (Some(days.parse::<u32>().ok()?), rest),
+        None => (None, text),
     };
     let parts: Vec<u32> = rest.split(':').map(str::parse).collect::<Result<_, _>>().ok()?;
-    let (h, m, s) = match parts[..] {
-        [h, m, s] => (h, m, s),
-        [m, s] => (0, m, s),
+    // After days the first is hours, as in Slurm.
+    let (h, m, s) = match (days, &parts[..]) {
+        (_, &[h, m, s]) => (h, m, s),
+        (Some(_), &[h, m]) => (h, m, 0),
+        (Some(_), &[h]) => (h, 0, 0),
+        (None, &[m, s]) => (0, m, s),
         _ => return None,
     };
-    Some(f64::from(days) * 86_400.0 + f64::from(h) * 3600.0 + f64::from(m) * 60.0 + f64::from(s))
+    Some(f64::from(days.unwrap_or(0)) * 86_400.0 + f64::from(h) * 3600.0 + f64::from(m) * 60.0 + f64::from(s))
 }
 
 fn suffixed(text: &str) -> Option<f64> {
@@ -260,7 +263,23 @@ mod tests {
         assert_eq!(duration("1h30m"), Ok(Millis::secs(5400)));
         assert_eq!(duration("10"), Ok(Millis::secs(600)));
         assert_eq!(duration("1-02:00:00"), Ok(Millis::secs(93_600)));
-        for bad in ["", "h", "-1s", "1y", "1:2:3:4", "99999999999999999999", "0s", "NaNs"] {
+        assert_eq!(duration("1-12:00"), Ok(Millis::secs(129_600)));
+        assert_eq!(duration("1-12"), Ok(Millis::secs(129_600)));
+        assert_eq!(duration("12:00"), Ok(Millis::secs(720)));
+        for bad in [
+            "",
+            "h",
+            "-1s",
+            "-1:00",
+            "1-",
+            "1-2h",
+            "1-1:2:3:4",
+            "1y",
+            "1:2:3:4",
+            "99999999999999999999",
+            "0s",
+            "NaNs",
+        ] {
             assert!(duration(bad).is_err(), "{bad}");
         }
     }
