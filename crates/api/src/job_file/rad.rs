@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 1 | comment |
 //! | 2 | `conda activate ENV` |
-//! | 3 | command; the first line anywhere that contains `python` |
+//! | 3 | command; the first line from here on that contains `python` |
 //! | 4-6 | model summary, data set, batch size: not needed to run, but to tell its memory |
 //! | 7 | mode: `exclusive` in every published file, and ignored by the original |
 //! | 8 | number of GPUs |
@@ -39,7 +39,11 @@ pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
     };
     let command_at = lines
         .iter()
-        .position(|l| l.contains("python") && !l.trim_start().starts_with('#'))
+        .enumerate()
+        // The comment and the environment may be named after Python, too.
+        .skip(2)
+        .find(|(_, l)| l.contains("python") && !l.trim_start().starts_with('#'))
+        .map(|(at, _)| at)
         .ok_or_else(|| fail(3, "expected the command, a line that contains `python`".into()))?;
     let words = words(lines[command_at])
         .map_err(|what| fail(command_at + 1, format!("the command cannot be split into words: {what}")))?;
@@ -105,7 +109,12 @@ pub fn words(line: &str) -> Result<Vec<String>, String> {
             (Some(q), _) if c == q => quote = None,
             (Some('"') | None, '\\') => {
                 let next = chars.next().ok_or("it ends in a backslash")?;
-                word.get_or_insert_default().push(next);
+                let word = word.get_or_insert_default();
+                // Between double quotes it stands for itself before all others.
+                if quote.is_some() && !matches!(next, '$' | '`' | '"' | '\\' | '\n') {
+                    word.push(c);
+                }
+                word.push(next);
             }
             (Some(_), _) => word.get_or_insert_default().push(c),
             (None, '\'' | '"') => {
@@ -170,6 +179,24 @@ mod tests {
         let estimates = [job.measured_mib, job.horus_mib, job.faketensor_mib, job.gpumemnet_mib];
         assert_eq!(estimates, [Some(788), Some(2232), Some(54), Some(8000)]);
         assert!(!job.exclusive, "the original ignores line 7");
+    }
+
+    #[test]
+    fn comment_and_environment_may_name_python() {
+        let text =
+            GOOD.replace("# comment", "runs under python 3.10").replace("activate tf", "activate python310");
+        let command = at(&text).unwrap().command;
+        assert_eq!(command[4..7], ["python310", "python", "/x/resnet.py"]);
+        let none = text.replace("python /x", "sh /x");
+        assert_eq!(at(&none).unwrap_err().line, 3);
+    }
+
+    #[test]
+    fn backslashes_are_the_shells() {
+        let line = r#"a "C:\data\new" "\$x \`y\` \" \\ \n" 'C:\data' C:\data "#;
+        let expected = ["a", r"C:\data\new", r#"$x `y` " \ \n"#, r"C:\data", "C:data"];
+        assert_eq!(words(line).unwrap(), expected);
+        assert!(words(r#"a "b\"#).is_err());
     }
 
     #[test]
