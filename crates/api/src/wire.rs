@@ -465,10 +465,24 @@ pub struct JobView {
     /// For how long that attempt was suspended; absent: it never was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspended_ms: Option<u64>,
+    /// End of that attempt, Unix time, of a job that is over: it may have waited again before its own end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ran_until_ms: Option<u64>,
+    /// For how long a job that is over has waited: before its first attempt, between them and after the last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
     /// End, Unix time.
     pub ended_ms: Option<u64>,
     /// Exit code of the last attempt as a shell would show it.
     pub exit_code: Option<i32>,
+}
+
+impl JobView {
+    /// Until when its last attempt ran. A daemon before carma told that tells the end of the job alone.
+    #[must_use]
+    pub fn ran_until(&self) -> Option<u64> {
+        self.ran_until_ms.or(self.ended_ms)
+    }
 }
 
 /// A list of jobs.

@@ -90,6 +90,8 @@ fn strangers_row(row: JobView) -> JobView {
         submitted_ms,
         started_ms,
         suspended_ms,
+        ran_until_ms,
+        waited_ms,
         ended_ms,
         exit_code,
     } = row;
@@ -121,6 +123,8 @@ fn strangers_row(row: JobView) -> JobView {
         submitted_ms,
         started_ms,
         suspended_ms,
+        ran_until_ms,
+        waited_ms,
         ended_ms,
         exit_code,
     }
@@ -320,11 +324,25 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         submitted_ms: job.submitted.0,
         started_ms: started,
         suspended_ms: suspended,
+        ran_until_ms: None,
+        waited_ms: None,
         ended_ms: None,
         // What has not ended has none; its earlier attempts have theirs.
         exit_code: None,
     };
     asker.row(owner, row)
+}
+
+/// For how long a job that was over at a time had waited: before, between and after its attempts.
+fn waited(job: &Job, over: Millis) -> Millis {
+    let (mut waited, mut since) = (Millis::ZERO, job.submitted);
+    for (started, ended) in job.past.iter().filter_map(|a| Some((a.started?, a.ended))) {
+        waited = waited + started.since(since);
+        since = ended;
+    }
+    // After the end of its last attempt a job waits only in the queue: otherwise what that end means was being judged.
+    let ran_last = job.past.last().is_some_and(|a| a.started.is_some() && a.ended > job.queued);
+    if ran_last { waited } else { waited + over.since(since) }
 }
 
 /// A finished job as a row.
@@ -341,6 +359,8 @@ pub fn finished_view(asker: Asker, state: &State, finished: &Finished) -> JobVie
         memory_peak_mib: job.past.iter().filter_map(|a| a.peak).max().map(|m| m.0),
         started_ms: last.and_then(|a| a.started).map(|m| m.0),
         suspended_ms: last.map(|a| a.suspended.0).filter(|ms| *ms > 0),
+        ran_until_ms: last.filter(|a| a.started.is_some()).map(|a| a.ended.0),
+        waited_ms: Some(waited(job, finished.at).0),
         ended_ms: Some(finished.at.0),
         exit_code: finished.exit.and_then(carma_core::model::ExitStatus::shell_code),
         ..job_view(asker, state, job, None)
@@ -745,4 +765,91 @@ fn status(gpu: &Gpu, look: Option<&Look>) -> (String, Option<String>) {
         (_, Some(Health::Ok), None) => ("ok", None),
     };
     (word.to_owned(), text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use carma_core::input::Input;
+    use carma_core::model::{Exit, ExitStatus, Forecasts, NewJob, Profile, Request, SharingMode, User};
+    use carma_core::reading::GpuInfo;
+
+    /// A job that was submitted at 100 s and cancelled while it waited.
+    fn cancelled() -> (State, Finished) {
+        let mut state = State::default();
+        let gpu = GpuInfo {
+            uuid: "GPU-a".into(),
+            index: 0,
+            name: "x".into(),
+            memory: MiB::gib(40),
+            kind: GpuKind::Virtual,
+            has_activity: true,
+            no_mps: None,
+        };
+        state.apply(Millis::ZERO, &Input::Inventory(vec![gpu])).unwrap();
+        let new = NewJob {
+            id: JobId(1),
+            user: User::new(1, "a"),
+            name: "j".into(),
+            command_key: 7,
+            request: Request::of(1),
+            forecasts: Forecasts::default(),
+            profile: Profile::default(),
+            run_time: None,
+            hold: false,
+        };
+        state.apply(Millis::secs(100), &Input::Submitted(Box::new(new))).unwrap();
+        let cancel = Input::Cancel { job: JobId(1), by: User::new(1, "a") };
+        let finished = state.apply(Millis::secs(140), &cancel).unwrap().finished.remove(0);
+        (state, finished)
+    }
+
+    fn attempt(started_s: Option<u64>, ended_s: u64) -> Attempt {
+        Attempt {
+            placement: Placement {
+                attempt: 1,
+                gpus: vec![],
+                sharing: SharingMode::TimeSlice,
+                cap: None,
+                part: None,
+                thread_percent: None,
+                at: Millis::secs(100),
+                reason: Reason::NotPlannedYet,
+            },
+            started: started_s.map(Millis::secs),
+            ended: Millis::secs(ended_s),
+            exit: Some(Exit::of(ExitStatus::Code(0))),
+            reserved: None,
+            peak: None,
+            alone: None,
+            seen: None,
+            had: Had::default(),
+            suspended: Millis::ZERO,
+            absences: Vec::new(),
+            verdict: Reason::Completed,
+        }
+    }
+
+    #[test]
+    fn runs_and_waits_do_not_count_each_other() {
+        let (state, over) = cancelled();
+        // Attempts, when it was last put into the queue, when it was over; until when it ran, how long it waited, seconds.
+        for (attempts, queued, over_at, until, waited) in [
+            (vec![], 100, 140, None, 40),
+            (vec![attempt(Some(101), 104)], 104, 130, Some(104), 1 + 26),
+            (vec![attempt(Some(101), 105), attempt(Some(105), 111)], 105, 111, Some(111), 1),
+            // What the last end meant was being judged for 20 s.
+            (vec![attempt(Some(101), 105)], 100, 125, Some(105), 1),
+            // The last one was decided and never began.
+            (vec![attempt(Some(101), 105), attempt(None, 120)], 105, 120, None, 1 + 15),
+        ] {
+            let mut over = over.clone();
+            (over.job.past, over.job.queued, over.at) =
+                (attempts, Millis::secs(queued), Millis::secs(over_at));
+            let row = finished_view(Asker::new(1, false), &state, &over);
+            assert_eq!(row.ran_until_ms, until.map(|s: u64| s * 1000), "{over:?}");
+            assert_eq!(row.waited_ms, Some(waited * 1000), "{over:?}");
+            assert_eq!(row.ended_ms, Some(over_at * 1000));
+        }
+    }
 }

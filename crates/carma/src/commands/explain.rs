@@ -78,7 +78,7 @@ fn state(reply: &ExplainReply) -> String {
         Some(waiting) => Some((waiting.since_ms, reply.now_ms)),
         // The time in which it was suspended is not time that it ran.
         None => job.started_ms.map(|at| {
-            (at.saturating_add(job.suspended_ms.unwrap_or(0)), job.ended_ms.unwrap_or(reply.now_ms))
+            (at.saturating_add(job.suspended_ms.unwrap_or(0)), job.ran_until().unwrap_or(reply.now_ms))
         }),
     };
     // When it was suspended is not told.

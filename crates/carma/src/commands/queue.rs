@@ -157,7 +157,7 @@ fn left_of(left: &LeftView) -> String {
 
 /// How long it has run, waited, or ran.
 fn time_in_state(job: &JobView, now_ms: u64) -> Millis {
-    let until = Millis(job.ended_ms.unwrap_or(now_ms));
+    let until = Millis(job.ran_until().unwrap_or(now_ms));
     let from = match rank(&job.state) {
         WAITS => job.submitted_ms,
         _ => job.started_ms.unwrap_or(until.0),
@@ -229,6 +229,8 @@ pub(crate) mod tests {
             submitted_ms: 1_760_000_000_000,
             suspended_ms: None,
             started_ms: running.then_some(1_760_000_060_000),
+            ran_until_ms: None,
+            waited_ms: None,
             ended_ms: (running && state != "RUNNING").then_some(1_760_000_100_000),
             exit_code: None,
         }

@@ -50,7 +50,7 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     block.line_if("started", job.started_ms.map(|t| stamp(t, screen)));
     block.line_if("ended", job.ended_ms.map(|t| stamp(t, screen)));
     let suspended = Millis(job.suspended_ms.unwrap_or(0));
-    if let (Some(from), Some(to)) = (job.started_ms, job.ended_ms) {
+    if let (Some(from), Some(to)) = (job.started_ms, job.ran_until()) {
         block.line("ran for", Millis(to).since(Millis(from)).since(suspended).to_string());
     }
     block.line_if("suspended", job.suspended_ms.map(|_| suspended.to_string()));

@@ -2,7 +2,7 @@
 
 use crate::support::{CARMA, Setup, job, stderr, stdout, task, until};
 use carma_api::ClientError;
-use carma_api::wire::{DoneReply, SubmitReply, SubmitRequest};
+use carma_api::wire::{DoneReply, JobsReply, SubmitReply, SubmitRequest};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -116,6 +116,27 @@ fn what_no_gpu_can_give_is_refused_with_the_numbers() {
     refused(|r| r.command = vec![]);
     refused(|r| r.cwd = "relative".into());
     assert!(daemon.queue().jobs.is_empty());
+}
+
+#[test]
+fn a_job_that_waits_again_does_not_run() {
+    let daemon = Setup::new(ONE).start();
+    let id = daemon.shell("sleep 600");
+    daemon.in_state(id, "RUNNING");
+    assert!(daemon.carma(&["drain", "0"]).status.success());
+    assert!(daemon.carma(&["requeue", &id.to_string()]).status.success());
+    daemon.in_state(id, "PENDING");
+    // It waits for longer than it has run.
+    std::thread::sleep(Duration::from_secs(4));
+    assert!(daemon.carma(&["cancel", &id.to_string()]).status.success());
+    let over = daemon.end_of(id);
+    let history: JobsReply = serde_json::from_str(&stdout(&daemon.carma(&["history", "--json"]))).unwrap();
+    let row = &history.jobs[0];
+    assert_eq!(row.ran_until_ms, over.attempts[0].ended_ms);
+    let (ended, ran_until) = (row.ended_ms.unwrap(), row.ran_until_ms.unwrap());
+    assert!(ended - ran_until >= 4000, "{row:?}");
+    let ran = ran_until - row.started_ms.unwrap();
+    assert_eq!(row.waited_ms, Some(ended - row.submitted_ms - ran), "{row:?}");
 }
 
 #[test]
