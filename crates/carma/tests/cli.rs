@@ -221,6 +221,8 @@ fn usage_is_2_before_anyone_is_asked() {
     let dir = tempfile::tempdir().unwrap();
     let bad = dir.path().join("bad.toml");
     fs::write(&bad, "command = ['x']\ngpu_memory = '20G'\n").unwrap();
+    let named = dir.path().join("named.toml");
+    fs::write(&named, "command = ['x']\noutput = 'o'\n").unwrap();
     for args in [
         &["submit"][..],
         &["submit", "--gpu-memory", "20", "x"],
@@ -228,6 +230,7 @@ fn usage_is_2_before_anyone_is_asked() {
         &["submit", "--file", bad.to_str().unwrap()],
         &["submit", "--rad", "/nowhere.rad"],
         &["submit", "--repeat", "2", "--output", "o", "x"],
+        &["submit", "--repeat", "2", "--file", named.to_str().unwrap()],
         &["show", "seven"],
     ] {
         let output = daemon.carma(args);

@@ -27,11 +27,11 @@ impl Log {
         if kept { Self::Kept(KeptLog::new(socket, id)) } else { Self::File(Follower::new(path)) }
     }
 
-    /// Whether there was something to read from.
-    pub(crate) const fn is_open(&self) -> bool {
+    /// Whether the output has begun.
+    pub(crate) const fn has_begun(&self) -> bool {
         match self {
             Self::Kept(log) => log.seen,
-            Self::File(file) => file.is_open(),
+            Self::File(file) => file.seen,
         }
     }
 
@@ -160,6 +160,8 @@ pub(crate) struct Follower {
     path: PathBuf,
     file: Option<File>,
     at: u64,
+    /// Something was read: a file may be there before the job that writes to it.
+    seen: bool,
 }
 
 /// What came of a look at a log.
@@ -185,17 +187,19 @@ pub(crate) enum Notice {
 impl Follower {
     /// Begins at the start of the file, whenever it appears.
     pub(crate) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), file: None, at: 0 }
+        Self { path: path.to_owned(), file: None, at: 0, seen: false }
     }
 
     /// Goes on with a file that is open, at an offset.
     pub(crate) fn resume(path: &Path, file: File, at: u64) -> Self {
-        Self { path: path.to_owned(), file: Some(file), at }
+        Self { path: path.to_owned(), file: Some(file), at, seen: false }
     }
 
-    /// Whether there is a file to read from.
-    pub(crate) const fn is_open(&self) -> bool {
-        self.file.is_some()
+    /// Begins with what comes after what a file holds now; `None`: there is no file yet.
+    pub(crate) fn of_news(path: &Path) -> Option<Self> {
+        let file = open_log(path, None).ok()?;
+        let end = file.metadata().ok()?.len();
+        Some(Self::resume(path, file, end))
     }
 
     /// Copies a piece of what is new to `out`. `pid`: the job's process, which still has a deleted log open.
@@ -254,6 +258,7 @@ impl Follower {
         out.write_all(&chunk[..length])?;
         out.flush()?;
         self.at += length as u64;
+        self.seen |= length > 0;
         Ok(Pumped { more: length == CHUNK, ..Pumped::default() })
     }
 }
@@ -327,6 +332,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("7.log");
         let mut follower = Follower::new(&path);
+        assert!(Follower::of_news(&path).is_none());
         assert_eq!(pump(&mut follower), (String::new(), None));
         fs::write(&path, "one\n").unwrap();
         assert_eq!(pump(&mut follower), ("one\n".into(), None));
@@ -340,6 +346,22 @@ mod tests {
         assert_eq!(pump(&mut follower), ("still here".into(), None));
         fs::write(&path, "new").unwrap();
         assert_eq!(pump(&mut follower), ("new".into(), Some(Notice::Replaced)));
+    }
+
+    #[test]
+    fn what_a_file_held_before_is_not_shown() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("7.log");
+        fs::write(&path, "another job's\n").unwrap();
+        let mut log = Log::File(Follower::of_news(&path).unwrap());
+        let mut look = || {
+            let mut out = Vec::new();
+            log.pump(None, &mut out).unwrap();
+            (String::from_utf8(out).unwrap(), log.has_begun())
+        };
+        assert_eq!(look(), (String::new(), false));
+        fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"its own\n").unwrap();
+        assert_eq!(look(), ("its own\n".into(), true));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `carma run`: submit, follow the output, return the job's exit code.
 
-use super::follow::Log;
+use super::follow::{Follower, Log};
 use super::stream::{self, Attendant, Ending, Events, say};
 use super::submit::{Surroundings, dry_run, expected, requests, send};
 use super::tracer::Shows;
@@ -29,6 +29,8 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     let threads = |e| Failure::new(format!("cannot follow a job: {e}"));
     let events = Events::new();
     events.catch_signals(&[]).map_err(threads)?;
+    // Jobs append to their files: what is in one already is not this job's.
+    let appended = request.output.as_deref().and_then(|file| Follower::of_news(Path::new(file)));
     let accepted = send(&mut client, &request)?;
     let id = accepted.id;
     say(&format!("job {id} submitted; {}", super::submit::log_of(&accepted)));
@@ -36,7 +38,10 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
         say(&expected);
     }
     events.wait_for(context.socket.clone(), id).map_err(threads)?;
-    let mut follower = Log::new(&context.socket, id, accepted.log_kept, Path::new(&accepted.log));
+    let mut follower = match appended {
+        Some(file) => Log::File(file),
+        None => Log::new(&context.socket, id, accepted.log_kept, Path::new(&accepted.log)),
+    };
     let mut owner = Owner { context, id, interrupts: 0, told: String::new() };
     match stream::copy(context, id, &mut follower, &events, &mut owner) {
         Ok(Ending::Over(detail)) => {

@@ -16,7 +16,7 @@ use tokio::signal::unix::SignalKind;
 /// How often the log is looked at. Not inotify, which says nothing on network file systems, where
 /// homes and so logs often are.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often the daemon is asked about a job that has no log to read yet.
+/// How often the daemon is asked about a job that has no output yet.
 const ASK: Duration = Duration::from_secs(1);
 
 /// What happens besides new output.
@@ -159,7 +159,7 @@ pub(crate) fn copy(
                 return Err(Failure::new("nobody waits for the job any more"));
             }
         }
-        if !follower.is_open() && asked.elapsed() >= ASK {
+        if !follower.has_begun() && asked.elapsed() >= ASK {
             asked = Instant::now();
             // Failures show as events of the thread that waits; here the answer can do without.
             let answer = client.take().map_or_else(|| Client::connect(&context.socket), Ok);

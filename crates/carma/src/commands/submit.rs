@@ -24,13 +24,13 @@ const DRY_RUN: u32 = 600;
 /// Submits a job, or those of a file.
 pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
     let mut requests = requests(&args.job, &args.rad, &Surroundings::of_caller()?)?;
-    if args.job.output.is_some() && (args.repeat > 1 || requests.len() > 1) {
+    // Also where the job's file says so.
+    let several = args.repeat > 1 || requests.len() > 1;
+    if several && requests.iter().any(|(request, _)| request.output.is_some()) {
         return Err(Failure::usage("--output names one file, and several jobs would write to it")
             .hint("leave it out: each job then gets a log of its own"));
     }
-    if requests.iter().any(|(request, _)| request.checkpoint_dir.is_some())
-        && (args.repeat > 1 || requests.len() > 1)
-    {
+    if several && requests.iter().any(|(request, _)| request.checkpoint_dir.is_some()) {
         return Err(Failure::usage(
             "--checkpoint-dir names one directory, and several jobs would save in it",
         )

@@ -27,6 +27,17 @@ fn run_follows_the_output_and_returns_the_exit_code() {
 }
 
 #[test]
+fn run_shows_what_its_own_job_appends_to_a_file() {
+    let daemon = Setup::new(ONE).start();
+    let file = daemon.dir.path().join("out.txt");
+    for word in ["one", "two"] {
+        let output = daemon.carma(&["run", "-o", file.to_str().unwrap(), "--", "echo", word]);
+        assert_eq!(stdout(&output), format!("{word}\n"), "{}", stderr(&output));
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "one\ntwo\n");
+}
+
+#[test]
 fn run_hears_its_user_while_the_job_prints_faster_than_can_be_read() {
     let daemon = Setup::new(ONE).start();
     let line = "while :; do head -c 1000000 /dev/zero; sleep .01; done";
