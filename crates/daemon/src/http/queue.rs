@@ -5,9 +5,10 @@ use crate::messages::{Peer, Refused};
 use crate::view::{self, Live};
 use axum::Json;
 use axum::extract::State;
-use carma_api::wire::JobsReply;
+use carma_api::wire::{JobView, JobsReply};
 use carma_core::units::Millis;
 use serde::Deserialize;
+use std::collections::BTreeSet;
 
 /// How long a finished job stays in the long listing.
 const RECENT: Millis = Millis::secs(3600);
@@ -26,6 +27,8 @@ pub(super) async fn queue(
     MyTurns(turns): MyTurns,
     Asked(options): Asked<Options>,
 ) -> Answered<JobsReply> {
+    // Its turn comes first: a job may end meanwhile.
+    let _turn = if options.all { Some(app.readers.listing(&turns).await?) } else { None };
     let (state, _) = app.view().await?;
     let asker = app.asker(&peer);
     let now = app.clock.now();
@@ -36,13 +39,42 @@ pub(super) async fn queue(
     });
     let mut reply = task.await.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?;
     if options.all {
-        let _turn = app.readers.listing(&turns).await?;
         let since = Millis(now.since(RECENT).0);
         let recent = app.readers.read(move |reader| {
             let recent = reader.history(since, history::MOST)?;
             Ok(recent.iter().map(|f| view::finished_view(asker, &state, f)).collect::<Vec<_>>())
         });
-        reply.jobs.extend(recent.await?);
+        add(&mut reply.jobs, recent.await?);
     }
     Ok(Json(reply))
+}
+
+/// Adds jobs that are over to those that were live a moment before: one that ended in between is over.
+fn add(jobs: &mut Vec<JobView>, over: Vec<JobView>) {
+    let ended: BTreeSet<u64> = over.iter().map(|job| job.id).collect();
+    jobs.retain(|job| !ended.contains(&job.id));
+    jobs.extend(over);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_job_that_ends_meanwhile_is_listed_once() {
+        let job = |id: u64, state: &str| -> JobView {
+            serde_json::from_value(json!({
+                "id": id, "name": "x", "user": "a", "state": state, "reason": {"code": "X", "text": "x"},
+                "gpus": [], "gpus_requested": 1, "sharing": null, "memory_reserved_mib": null,
+                "memory_peak_mib": null, "attempts": 1, "priority": 0, "submitted_ms": 0, "started_ms": null,
+                "ended_ms": null, "exit_code": null,
+            }))
+            .unwrap()
+        };
+        let mut jobs = vec![job(3, "RUNNING"), job(4, "PENDING")];
+        add(&mut jobs, vec![job(3, "COMPLETED"), job(2, "FAILED")]);
+        let listed: Vec<_> = jobs.iter().map(|job| (job.id, job.state.as_str())).collect();
+        assert_eq!(listed, [(4, "PENDING"), (3, "COMPLETED"), (2, "FAILED")]);
+    }
 }
