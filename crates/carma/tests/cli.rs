@@ -593,4 +593,11 @@ fn a_configuration_is_checked() {
     assert_eq!(code(&output), 2);
     assert!(err(&output).contains("bad.toml:2: unknown field `polcy`"), "{}", err(&output));
     assert_eq!(code(&check(Path::new("/nowhere.toml"))), 2);
+    // With these the daemon does not start, either.
+    for (text, line) in [("gpus = 'virtual:9xFOO'\n", 1), ("policy = 'kace'\nkace-model = '/nowhere'\n", 2)] {
+        fs::write(&bad, text).unwrap();
+        let output = check(&bad);
+        assert_eq!(code(&output), 2, "{text}");
+        assert!(err(&output).contains(&format!("bad.toml:{line}: ")), "{}", err(&output));
+    }
 }

@@ -9,6 +9,8 @@ use carma_core::policy::{Gate, Line, MemoryScreen, Objective, Options, Order, Re
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::Risk;
 use carma_files::Why;
+use carma_interference::kace::trained::Trained;
+use carma_virtual_gpu::{SpecError, VirtualSpec};
 use keys::{Key, Kind, Section, Value, section};
 use limits::LimitsConfig;
 use serde::Deserialize;
@@ -290,11 +292,51 @@ pub enum Sync {
 /// The largest configuration that is read, bytes: the one that lists every key has a few thousand.
 const LARGEST: u64 = 1 << 20;
 
+/// The largest model of KACE that is read, bytes: as much as `carma lab kace train` writes.
+const LARGEST_MODEL: u64 = 256 << 20;
+
 /// Reads and checks a configuration file.
 ///
 /// # Errors
 /// File, line and what was expected.
 pub fn load(file: &Path) -> Result<Config, ConfigError> {
+    read(file).map(|(config, _)| config)
+}
+
+/// Whether the daemon would start with a configuration file: also reads the files that it names.
+///
+/// # Errors
+/// File, line and what was expected.
+pub fn check(file: &Path) -> Result<(), ConfigError> {
+    let (config, text) = read(file)?;
+    config.kace().map(drop).map_err(|what| at_key(file, &text, "kace-model", what))
+}
+
+/// A mistake in the value of a key.
+fn at_key(file: &Path, text: &str, key: &str, what: String) -> ConfigError {
+    let line = text.lines().position(|l| l.trim_start().starts_with(key)).map_or(1, |i| i + 1);
+    ConfigError { file: file.to_owned(), line, what }
+}
+
+/// What GPUs are meant; `None`: those of the machine.
+///
+/// # Errors
+/// What was expected.
+pub(crate) fn virtual_gpus(gpus: &str) -> Result<Option<VirtualSpec>, String> {
+    match gpus {
+        "auto" | "nvml" => Ok(None),
+        _ if gpus.starts_with("virtual:") => gpus.parse().map(Some).map_err(|e: SpecError| e.to_string()),
+        _ => {
+            let shown: String = gpus.chars().take(200).collect();
+            Err(format!(
+                "'{shown}' names no GPUs: expected auto, nvml or virtual:NxTYPE, e.g. virtual:4xA100-40GB"
+            ))
+        }
+    }
+}
+
+/// The configuration and its text.
+fn read(file: &Path) -> Result<(Config, String), ConfigError> {
     let fail = |line, what| ConfigError { file: file.to_owned(), line, what };
     let text = carma_files::read_text(file, LARGEST).map_err(|e| match e.why {
         Why::NotText { line, .. } => fail(line, e.why.to_string()),
@@ -304,11 +346,11 @@ pub fn load(file: &Path) -> Result<Config, ConfigError> {
         fail(carma_files::line_at(&text, e.span().map_or(0, |s| s.start)), e.message().to_owned())
     })?;
     // Values that are well-formed and make no sense, found by building what they configure.
-    config.options(0).map_err(|(key, what)| {
-        let line = text.lines().position(|l| l.trim_start().starts_with(key)).map_or(1, |i| i + 1);
-        fail(line, what)
-    })?;
-    Ok(config)
+    config.options(0).map_err(|(key, what)| at_key(file, &text, key, what))?;
+    if let Some(gpus) = &config.gpus {
+        virtual_gpus(gpus).map_err(|what| at_key(file, &text, "gpus", what))?;
+    }
+    Ok((config, text))
 }
 
 fn fraction(key: &'static str, value: f64) -> Result<Fraction, (&'static str, String)> {
@@ -435,6 +477,18 @@ impl Config {
         Ok(options)
     }
 
+    /// What the policy `kace` predicts with.
+    ///
+    /// # Errors
+    /// The key, and why the file is no model.
+    pub(crate) fn kace(&self) -> Result<Option<Trained>, String> {
+        let Some(file) = &self.kace_model else { return Ok(Trained::shipped()) };
+        let text = carma_files::read_text(file, LARGEST_MODEL).map_err(|e| e.to_string());
+        let trained = text
+            .and_then(|text| Trained::read(&file.display().to_string(), &text).map_err(|e| e.to_string()));
+        trained.map(Some).map_err(|why| format!("kace-model: {why}"))
+    }
+
     fn check_memory(&self) -> Result<(), (&'static str, String)> {
         let memory = &self.memory;
         if let Some(coverage) = memory.coverage.filter(|c| !(*c > 0.5 && *c < 1.0)) {
@@ -536,6 +590,24 @@ mod tests {
         let text = error("[queue]\nquota-period = '5s'\n");
         assert_eq!(text, "2: quota-period = 5 s is not a time from 1 minute to 10 years");
         assert!(error("sharing = 'sometimes'\n").contains("unknown variant"));
+        let text = error("\ngpus = 'nonsense'\n");
+        assert!(
+            text.starts_with("2: 'nonsense' names no GPUs: expected auto, nvml or virtual:NxTYPE"),
+            "{text}"
+        );
+        let text = error("gpus = 'virtual:9xFOO'\n");
+        assert!(text.starts_with("1: ") && text.contains("FOO"), "{text}");
+    }
+
+    #[test]
+    fn a_model_that_cannot_be_read_is_a_mistake() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "policy = 'kace'\nkace-model = '/nowhere'\n").unwrap();
+        let error = check(file.path()).unwrap_err();
+        assert_eq!(error.line, 2);
+        assert!(error.what.starts_with("kace-model: ") && error.what.contains("/nowhere"), "{error}");
+        std::fs::write(file.path(), "policy = 'kace'\n").unwrap();
+        check(file.path()).unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Puts the daemon together and runs it.
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{self, Config};
 use crate::engine::{Engine, Parts};
 use crate::error::{ServeError, path_error};
 use crate::http::{self, App, Readers};
@@ -31,7 +31,6 @@ use carma_core::state::State;
 use carma_core::units::Millis;
 use carma_gpu::nvml::{self, NvmlOptions, parse_visible};
 use carma_gpu::{Mps, MpsOptions, Probe, Sharing};
-use carma_interference::kace::trained::Trained;
 use carma_virtual_gpu::{VirtualGpus, VirtualSpec};
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
@@ -78,14 +77,9 @@ struct Gpus {
 
 impl Gpus {
     fn open(options: &ServeOptions, layout: &Layout) -> Result<Self, ServeError> {
-        if options.gpus.starts_with("virtual:") {
-            return Self::virtual_gpus(options, layout);
-        }
-        if !matches!(options.gpus.as_str(), "auto" | "nvml") {
-            return Err(ServeError::Gpus(format!(
-                "--gpus {}: expected auto, nvml or virtual:NxTYPE, e.g. virtual:4xA100-40GB",
-                options.gpus
-            )));
+        let virtual_gpus = config::virtual_gpus(&options.gpus);
+        if let Some(spec) = virtual_gpus.map_err(|why| ServeError::Gpus(format!("--gpus: {why}")))? {
+            return Self::virtual_gpus(&spec, options, layout);
         }
         if options.speed != 1 {
             return Err(ServeError::Gpus(
@@ -123,12 +117,8 @@ impl Gpus {
         })
     }
 
-    fn virtual_gpus(options: &ServeOptions, layout: &Layout) -> Result<Self, ServeError> {
-        let spec: VirtualSpec = options
-            .gpus
-            .parse()
-            .map_err(|e: carma_virtual_gpu::SpecError| ServeError::Gpus(e.to_string()))?;
-        let host = VirtualGpus::start(&spec, &layout.virtual_gpus, f64::from(options.speed))
+    fn virtual_gpus(spec: &VirtualSpec, options: &ServeOptions, layout: &Layout) -> Result<Self, ServeError> {
+        let host = VirtualGpus::start(spec, &layout.virtual_gpus, f64::from(options.speed))
             .map_err(|e| ServeError::Gpus(e.to_string()))?;
         Ok(Self {
             probe: Box::new(host.probe()),
@@ -161,19 +151,6 @@ fn longest(pace: &Pace, speed: u32) -> Millis {
 
 /// How long a look at the GPUs is waited for where a job is to leave one.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
-
-/// What the policy `kace` predicts with.
-fn kace(config: &Config) -> Result<Option<Trained>, ServeError> {
-    let Some(file) = &config.kace_model else { return Ok(Trained::shipped()) };
-    let text = carma_files::read_text(file, LARGEST_MODEL);
-    let trained = text
-        .map_err(|e| e.to_string())
-        .and_then(|text| Trained::read(&file.display().to_string(), &text).map_err(|e| e.to_string()));
-    trained.map(Some).map_err(|why| ServeError::Config(format!("kace-model: {why}")))
-}
-
-/// The largest model of KACE that is read, bytes: as much as `carma lab kace train` writes.
-const LARGEST_MODEL: u64 = 256 << 20;
 
 /// Has the allocator give large blocks back when they are freed. With a long queue each plan and each
 /// listing takes megabytes for a moment; glibc by itself soon keeps blocks of that size.
@@ -285,7 +262,11 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let report: Report =
         Arc::new(move |job, attempt, outcome| drop(to_engine.send(Message::Launched(job, attempt, outcome))));
     let paces = Paces::start(layout.pace.clone(), clock).map_err(system("cannot count progress"))?;
-    let slowdowns = Slowdowns::new(paces.clone(), kace(&options.config)?, &journal.slowdowns()?);
+    let slowdowns = Slowdowns::new(
+        paces.clone(),
+        options.config.kace().map_err(ServeError::Config)?,
+        &journal.slowdowns()?,
+    );
     let of = recorder::Of {
         journal: journal.id(),
         life: &life.name,
