@@ -50,6 +50,9 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
             continue;
         };
         let Phase::Running { placement: evicted, .. } = &latest.phase else { continue };
+        if promised.is_none() && loses_more_than_is_won(state, latest, job) {
+            continue;
+        }
         let apart = match promised {
             Some(_) if latest.spec.id == id => others.into_iter().collect(),
             Some(_) => vec![id],
@@ -61,4 +64,12 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
         touched.extend(placement.gpus.iter().chain(&evicted.gpus));
         plan.actions.extend(take_off(state, latest, cause));
     }
+}
+
+/// Whether a job would have to do more again than the time is for which it and another go on side by side: then that other one
+/// waits for less than is lost.
+fn loses_more_than_is_won(state: &State, latest: &Job, slow: &Job) -> bool {
+    let saves = latest.spec.request.save_grace.is_some() || state.may_set_aside(latest);
+    let together = state.ends_in(latest).min(state.ends_in(slow));
+    !saves && state.done(latest) > together
 }
