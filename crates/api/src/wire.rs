@@ -635,13 +635,13 @@ pub struct RateView {
 pub struct SlowdownsReply {
     /// Wire version.
     pub version: u32,
-    /// Product name of the first GPU.
+    /// Product name of the GPUs that the profiles are of: the first type on which all jobs were seen alone, else the first.
     pub gpu: String,
     /// How jobs share GPUs where they do not say.
     pub sharing: Option<SharingMode>,
     /// A file of solo profiles (docs/interference.md): one task a job that was asked about, named by its number.
     pub profiles: serde_json::Value,
-    /// Jobs that were not seen alone yet.
+    /// Jobs that were not seen alone on that type yet.
     pub unknown: Vec<u64>,
     /// A file of the predictor.
     pub model: serde_json::Value,

@@ -260,6 +260,38 @@ fn what_was_measured_is_learned_and_kept() {
 }
 
 #[test]
+fn what_was_measured_on_another_gpu_is_said() {
+    let files = Files::new();
+    let said = |arguments: &str| files.json(arguments)["reasons"].to_string();
+    assert!(!said("--profiles p.json --group heavy,light").contains("another type"));
+    let other = said("--profiles p.json --group heavy,light --gpu V100");
+    assert!(other.contains("heavy: it was measured on another type of GPU (NVIDIA H200)"), "{other}");
+    // Of one task the file may say otherwise.
+    let one =
+        PROFILES.replace("{\"name\":\"heavy\",", "{\"name\":\"heavy\",\"gpu\":\"Tesla V100-SXM2-16GB\",");
+    std::fs::write(files.path("one.json"), one).unwrap();
+    let one = said("--profiles one.json --group heavy,light");
+    assert!(one.contains("heavy: it was measured on another type of GPU (Tesla V100-SXM2-16GB)"), "{one}");
+    assert!(!one.contains("light: it was measured"), "{one}");
+}
+
+#[test]
+fn what_a_virtual_gpu_teaches_is_no_measurement() {
+    let files = Files::new();
+    std::fs::write(files.path("v.json"), MEASURED.replace("NVIDIA H200", "Virtual H200")).unwrap();
+    for (arguments, told) in [
+        ("--observe v.json --model mine.json", true),
+        ("--observe v.json --model own.json --from-nothing", false),
+        ("--observe m.json --model real.json", false),
+    ] {
+        let output = files.run(arguments);
+        assert!(output.status.success(), "{arguments}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.contains("v.json: measured on a virtual GPU"), told, "{said}");
+    }
+}
+
+#[test]
 fn a_broken_file_of_measurements_is_no_file_of_profiles() {
     let files = Files::new();
     let log = r#"{ "line": "header", "version": 1, "machine": {"gpu": "NVIDIA H200", "gpu_memory_mib": 1, "cpus": 1}, "tasks": [{"name": "heavy"}] }"#;

@@ -487,8 +487,8 @@ impl Engine {
                 let all = self.state.is_admin(&peer.user);
                 let _ = answer.send(self.parts.memory.learned((!all).then_some(peer.user.uid)));
             }
-            Message::Slowdowns(jobs, answer) => {
-                let _ = answer.send(self.parts.slowdowns.tell(&self.state, &jobs));
+            Message::Slowdowns(jobs, gpu, answer) => {
+                let _ = answer.send(self.parts.slowdowns.tell(&self.state, &jobs, gpu.as_deref()));
             }
             // Readers see what is on disk: a job that left the state is in the history by then.
             Message::View(answer) => self.viewers.push(answer),

@@ -99,8 +99,8 @@ pub enum Message {
     Context(ContextProbe, Peer, Answer<DoneReply>),
     /// A client asks what was learned of memory.
     Learned(Peer, oneshot::Sender<MemoryReply>),
-    /// A client asks what is known of jobs alone, and what was learned of slowdowns.
-    Slowdowns(Vec<Subject>, oneshot::Sender<SlowdownsReply>),
+    /// A client asks what is known of jobs alone, of a type of GPU if it names one, and what was learned of slowdowns.
+    Slowdowns(Vec<Subject>, Option<String>, oneshot::Sender<SlowdownsReply>),
     /// A client reads the state.
     View(oneshot::Sender<(Arc<State>, LaunchStats)>),
     /// A client waits for the end of a job.

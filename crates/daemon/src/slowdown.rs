@@ -625,11 +625,29 @@ impl Slowdowns {
         }
     }
 
-    /// What is known of jobs alone, and what was learned.
+    /// What is known of jobs alone on one type of GPU, and what was learned. The type is the first on which all were seen: of
+    /// the asked type where there are such GPUs, else of any.
     #[must_use]
-    pub fn tell(&self, state: &State, jobs: &[Subject]) -> SlowdownsReply {
-        let gpu = state.gpus().iter().find(|gpu| gpu.present).map(|gpu| gpu.info.name.clone());
-        let gpu = gpu.unwrap_or_default();
+    pub fn tell(&self, state: &State, jobs: &[Subject], asked: Option<&str>) -> SlowdownsReply {
+        let mut types: Vec<&str> = Vec::new();
+        for gpu in state.gpus().iter().filter(|gpu| gpu.present) {
+            if !types.contains(&&*gpu.info.name) {
+                types.push(&gpu.info.name);
+            }
+        }
+        if let Some(asked) = asked {
+            let of_type = GpuType::named(asked);
+            // Of one chip there may be several products.
+            let is = |name: &&str| name.eq_ignore_ascii_case(asked);
+            let of_asked = types.iter().copied().filter(is);
+            let of_chip = types.iter().copied().filter(|name| !is(name) && of_type.is(name));
+            let meant: Vec<&str> = of_asked.chain(of_chip).collect();
+            if !meant.is_empty() {
+                types = meant;
+            }
+        }
+        let knows_all = |gpu: &&&str| jobs.iter().all(|job| self.profile(job.command, gpu).is_some());
+        let gpu = types.iter().find(knows_all).or(types.first()).copied().unwrap_or_default().to_owned();
         let mut tasks = Vec::new();
         let mut unknown = Vec::new();
         for Subject { id, command, readable } in jobs {

@@ -142,6 +142,15 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
     }
 }
 
+/// A name as a value in an address: whatever might mean something there is written as bytes.
+fn encoded(name: &str) -> String {
+    let byte = |byte: u8| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => char::from(byte).to_string(),
+        other => format!("%{other:02X}"),
+    };
+    name.bytes().map(byte).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! `carma usage`: what users have had of the GPUs.
 
-use super::Context;
+use super::{Context, encoded};
 use crate::cli::UsageArgs;
 use carma_api::wire::{MeteredView, UsageReply, UsageView};
 use carma_cli::failure::Outcome;
@@ -14,15 +14,6 @@ pub(crate) fn run(context: &Context, args: &UsageArgs) -> Outcome {
         None => "/v1/usage".to_owned(),
     };
     context.listing(&path, args.json, render)
-}
-
-/// A name as a value in an address: whatever might mean something there is written as bytes.
-fn encoded(name: &str) -> String {
-    let byte = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => char::from(byte).to_string(),
-        other => format!("%{other:02X}"),
-    };
-    name.bytes().map(byte).collect()
 }
 
 /// GPU time, in hours.

@@ -16,6 +16,8 @@ const MOST: usize = 64;
 pub(super) struct Options {
     /// Numbers of jobs, with commas between.
     jobs: String,
+    /// Type of GPU.
+    gpu: Option<String>,
 }
 
 /// Tells what is known of jobs alone, live ones and finished ones, and what was learned of slowdowns.
@@ -43,5 +45,5 @@ pub(super) async fn slowdowns(
     if jobs.is_empty() || jobs.len() > MOST {
         return Err(bad(format!("name 1 to {MOST} jobs, e.g. jobs=3,4")));
     }
-    Ok(Json(app.ask(|answer| Message::Slowdowns(jobs, answer)).await?))
+    Ok(Json(app.ask(|answer| Message::Slowdowns(jobs, asked.gpu, answer)).await?))
 }

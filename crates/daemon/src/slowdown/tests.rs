@@ -236,7 +236,46 @@ fn where_a_limit_counts_what_is_assumed_is_not_known() {
     // Nor is it told as what they do alone.
     assert_eq!(host.slowdowns.known(&host.state, jobs[0].0), spec::Profile::default());
     let asked = Subject { id: jobs[0], command: jobs[0].0, readable: true };
-    assert_eq!(host.slowdowns.tell(&host.state, &[asked]).unknown, [jobs[0].0]);
+    assert_eq!(host.slowdowns.tell(&host.state, &[asked], None).unknown, [jobs[0].0]);
+}
+
+#[test]
+fn profiles_are_told_of_one_type_of_gpu() {
+    let mut host = Host::new();
+    let info =
+        |index, name: &str| GpuInfo { name: name.into(), ..host.state.gpus()[index as usize].info.clone() };
+    let inventory = vec![info(0, "NVIDIA A100-SXM4-40GB"), info(1, GPU)];
+    host.feed(Input::Inventory(inventory));
+    let spec = |host: &mut Host| {
+        let id = host.submit(1, None);
+        host.state.job(id).unwrap().spec.clone()
+    };
+    let [both, first, second] = [(); 3].map(|()| spec(&mut host));
+    let gpus = ["NVIDIA A100-SXM4-40GB", GPU];
+    for (spec, gpu) in [(&both, 0), (&both, 1), (&first, 0), (&second, 1)] {
+        let gpu: &str = gpus[gpu];
+        let profile = Profile { gpu: Some(gpu.into()), ..Profile::default() };
+        host.slowdowns.keep(spec, gpu, profile, host.now);
+    }
+    let tell = |specs: &[&spec::NewJob], asked: Option<&str>| {
+        let of = |spec: &&spec::NewJob| Subject { id: spec.id, command: spec.command_key, readable: true };
+        let jobs: Vec<Subject> = specs.iter().map(of).collect();
+        let told = host.slowdowns.tell(&host.state, &jobs, asked);
+        let tasks = Profiles::read(&told.profiles.to_string()).unwrap().tasks;
+        assert!(tasks.iter().all(|task| task.gpu.as_ref() == Some(&told.gpu)));
+        (told.gpu, told.unknown)
+    };
+    // The first on which all were seen.
+    assert_eq!(tell(&[&both], None), (gpus[0].into(), vec![]));
+    assert_eq!(tell(&[&both, &second], None), (gpus[1].into(), vec![]));
+    assert_eq!(tell(&[&first, &second], None), (gpus[0].into(), vec![second.id.0]));
+    // Of the type that is meant.
+    for asked in ["H200", "nvidia h200"] {
+        assert_eq!(tell(&[&both], Some(asked)), (gpus[1].into(), vec![]));
+        assert_eq!(tell(&[&both, &first], Some(asked)), (gpus[1].into(), vec![first.id.0]));
+    }
+    // There is none of that: the forecast doubts what is told.
+    assert_eq!(tell(&[&second], Some("V100")), (gpus[1].into(), vec![]));
 }
 
 #[test]

@@ -42,6 +42,12 @@ impl GpuType {
         }
     }
 
+    /// Whether that product is of this type.
+    #[must_use]
+    pub fn is(&self, product: &str) -> bool {
+        carma_hardware::predicted(product).0 == self.name
+    }
+
     /// A type whose numbers come from elsewhere, e.g. from a model file of virtual GPUs.
     #[must_use]
     pub fn new(name: &str, capacities: Capacities, power: Option<Power>) -> Self {

@@ -22,7 +22,7 @@
 //! what one task can do to them: to those rows that are given, and, as observations come, to the last of them.
 
 use super::conformal::{Kind, Scores};
-use super::features::{Features, WEIGHTS};
+use super::features::{FROM_ELSEWHERE, Features, WEIGHTS};
 use super::local::{Linear, Local, capacity, constants};
 use super::matrix::Matrix;
 use super::prior::{
@@ -49,8 +49,6 @@ const CONTRADICTED: f64 = 3.0;
 const FARTHEST: f64 = 50.0;
 /// How much less sure global constants are on a type of GPU on which they were not learned.
 const ELSEWHERE: f64 = 2.0;
-/// Standard deviation of the log of a solo rate from elsewhere.
-const FROM_ELSEWHERE: f64 = 0.15;
 /// Rows that are kept to fit the global constants to, and after how many observations that is done first; then after twice
 /// as many, and from a hundred on after each hundred.
 const KEPT: usize = 200;

@@ -20,6 +20,8 @@ const GRACT_EXPONENT: f64 = 0.544;
 /// MiB/s to the GPU: beyond these it says nothing of launches, or its counter is at an end.
 const TRAFFIC: std::ops::RangeInclusive<f64> = 5.0..=200.0;
 const MIDDLE_TRAFFIC: f64 = 80.0;
+/// Standard deviation of the log of a solo rate from elsewhere: another card, other software.
+pub(crate) const FROM_ELSEWHERE: f64 = 0.15;
 /// Engine time is kept off 0 and 1, where its logit has no end.
 const ENGINE: std::ops::RangeInclusive<f64> = 0.001..=0.985;
 
@@ -61,6 +63,14 @@ impl Features {
         let name = &profile.name;
         let (engine, mut doubt) = engine(m, name, &mut remarks);
         let engine = engine.clamp(*ENGINE.start(), *ENGINE.end());
+        // What keeps one type busy may leave another idle.
+        let other_type = profile.gpu.as_deref().filter(|product| !gpu.is(product));
+        if let Some(product) = other_type {
+            doubt = doubt.max(1.5);
+            remarks.push(format!(
+                "{name}: it was measured on another type of GPU ({product}), and its rate alone is of that; bounds are wider"
+            ));
+        }
         // What is known as a mean over all time holds while kernels run in proportion.
         let while_busy = |value: Option<f64>| value.map(|v| (v / engine).clamp(0.0, 1.0));
         let known = share(m.smact_pct);
@@ -128,10 +138,9 @@ impl Features {
             let sd = match r.source {
                 Some(RateSource::Heartbeat | RateSource::Printed) => 0.02,
                 Some(RateSource::Activity) => 0.1,
-                // Imported from who knows where: other software, another card.
-                None => 0.15,
+                None => FROM_ELSEWHERE,
             };
-            (r.per_s.ln(), sd)
+            (r.per_s.ln(), if other_type.is_some() { FROM_ELSEWHERE } else { sd })
         });
         Self {
             engine,

@@ -159,6 +159,35 @@ fn what_is_missing_widens_bounds_and_is_said() {
 }
 
 #[test]
+fn a_profile_of_another_type_is_doubted_and_said() {
+    let gpu = GpuType::named("H200");
+    let (other, mut own) = (task("other", 90.0, 80.0), task("own", 90.0, 80.0));
+    let forecast = |own: &Profile| {
+        let members = [Member::of(own), Member::of(&other)];
+        let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
+        SlowdownModel::new().predict(&group).unwrap()
+    };
+    let width = |own: &Profile| {
+        let task = forecast(own).tasks.remove(0);
+        (task.progress.upper / task.progress.lower, task.rate.unwrap())
+    };
+    let unsaid = forecast(&own);
+    for product in ["NVIDIA H200", "Virtual H200"] {
+        own.gpu = Some(product.into());
+        assert_eq!(forecast(&own), unsaid);
+    }
+    let (progress, rate) = width(&own);
+    own.gpu = Some("Tesla V100-SXM2-16GB".into());
+    let (wider, elsewhere) = width(&own);
+    assert!(wider > progress, "{wider} {progress}");
+    assert!(elsewhere.upper / elsewhere.lower > 1.1 * rate.upper / rate.lower, "{elsewhere:?} {rate:?}");
+    let features = Features::of(&own, None, Mode::Mps, &gpu);
+    assert_eq!(features.rate.map(|(_, sd)| sd), Some(features::FROM_ELSEWHERE));
+    let said = forecast(&own).reasons.join("\n");
+    assert!(said.contains("own: it was measured on another type of GPU (Tesla V100-SXM2-16GB)"), "{said}");
+}
+
+#[test]
 fn a_file_brings_back_the_model_and_others_are_refused() {
     let gpu = GpuType::named("H200");
     let (a, b) = (task("a", 97.0, 90.0), task("b", 40.0, 20.0));

@@ -3,7 +3,7 @@
 mod observe;
 mod render;
 
-use super::Context;
+use super::{Context, encoded};
 use crate::cli::predict::PredictArgs;
 use carma_api::wire::SlowdownsReply;
 use carma_cli::failure::{Failure, Outcome};
@@ -55,10 +55,16 @@ fn read(path: &Path) -> Result<String, Failure> {
 fn profiles(file: &Path) -> Result<Profiles, Failure> {
     let text = read(file)?;
     // Its tasks without numbers would pass for profiles: what is wrong with it must be said.
-    if Measured::is_meant(&text) {
-        return Ok(Measured::read(&text).map_err(|e| bad(file, &e))?.profiles);
+    let mut profiles = if Measured::is_meant(&text) {
+        Measured::read(&text).map_err(|e| bad(file, &e))?.profiles
+    } else {
+        Profiles::read(&text).map_err(|e| bad(file, &e))?
+    };
+    // Asked of another type, it is doubted whose word for it is the file's.
+    for task in &mut profiles.tasks {
+        task.gpu = task.gpu.take().or_else(|| profiles.gpu.clone());
     }
-    Profiles::read(&text).map_err(|e| bad(file, &e))
+    Ok(profiles)
 }
 
 /// A misspelt metric is as good as none, which widens bounds without a word.
@@ -123,12 +129,13 @@ impl Known {
         jobs.sort_unstable();
         jobs.dedup();
         let numbers: Vec<String> = jobs.iter().map(u64::to_string).collect();
-        let reply: SlowdownsReply =
-            context.client()?.get(&format!("/v1/slowdowns?jobs={}", numbers.join(",")))?;
+        let of_type = args.gpu.as_ref().map_or_else(String::new, |gpu| format!("&gpu={}", encoded(gpu)));
+        let path = format!("/v1/slowdowns?jobs={}{of_type}", numbers.join(","));
+        let reply: SlowdownsReply = context.client()?.get(&path)?;
         if let Some(unknown) = reply.unknown.first() {
             return Err(Failure::usage(format!(
                 "job {unknown} was not seen alone on a {} yet, so nothing can be predicted of it",
-                reply.gpu
+                clean(&reply.gpu)
             ))
             .hint("a job is profiled in its first half minute alone on a GPU; or use `carma profile` and --profiles"));
         }

@@ -13,12 +13,23 @@ use serde_json::json;
 use std::fmt::Write as _;
 use std::path::Path;
 
+/// How names of virtual GPUs begin.
+const VIRTUAL: &str = "Virtual ";
+
 /// `--observe`: learns and keeps.
 pub(super) fn run(args: &PredictArgs, file: &Path) -> Outcome {
     let Some(path) = &args.model else {
         return Err(Failure::usage("--observe needs --model FILE to keep what is learned"));
     };
     let measured = Measured::read(&read(file)?).map_err(|e| bad(file, &e))?;
+    if measured.machine.gpu.starts_with(VIRTUAL) && !args.from_nothing {
+        eprintln!(
+            "note: {}: measured on a virtual GPU; what {} learns from it is of a model, not of real GPUs of that type. Keep it in a \
+             model of its own, with --from-nothing",
+            clean(&file.display().to_string()),
+            clean(&path.display().to_string())
+        );
+    }
     // Until it is written: of two at once one would overwrite what the other learned.
     let lock = Lock::hold(path).map_err(|e| {
         Failure::new(format!("{}: cannot be locked while it is changed: {e}", path.display()))
