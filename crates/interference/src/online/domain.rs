@@ -96,6 +96,33 @@ impl Stage {
     }
 }
 
+/// What a class is known by beyond the rows of a fit.
+struct ClassPrior {
+    mean: Vec<f64>,
+    precision: Matrix,
+}
+
+/// Prior standard deviations of a class that is to be fitted: what is not known of its solo rate is as wide as it was.
+fn prior_sd(known: &Class, features: &Features, spread: &[f64; SOLO]) -> [f64; CLASS] {
+    let mut sd = class_sd(features, spread);
+    if known.doubted || known.solo.is_some() {
+        sd[SOLO] = 1.0;
+    }
+    sd
+}
+
+/// In how many of the rows each class was measured.
+fn counts_of(rows: &[Row]) -> BTreeMap<&str, u32> {
+    let mut counts = BTreeMap::new();
+    for row in rows {
+        let members = row.members.iter().zip(&row.labels);
+        let measured: BTreeSet<&str> =
+            members.filter(|(_, label)| label.is_some()).map(|((class, _), _)| class.as_str()).collect();
+        measured.into_iter().for_each(|class| *counts.entry(class).or_insert(0) += 1);
+    }
+    counts
+}
+
 /// The classes of rows: which one it is, and the features of its first task.
 fn classes_of(rows: &[Row]) -> BTreeMap<&str, (usize, &Features)> {
     let mut names: BTreeMap<&str, (usize, &Features)> = BTreeMap::new();
@@ -306,7 +333,7 @@ impl Domain {
         let tens = self.seen / FIRST_FIT;
         if self.seen.is_multiple_of(FIRST_FIT) && (tens.is_power_of_two() || tens.is_multiple_of(10)) {
             let rows = self.latest();
-            self.fit(mode, split, &rows);
+            self.fit(mode, split, &rows, rows.len());
         }
     }
 
@@ -360,8 +387,10 @@ impl Domain {
     /// Newton with errors that count less the farther they are. The order of rows means nothing.
     ///
     /// The constants are those that serve tasks of which nothing is learned: all classes are taken for new, and none counts
-    /// for more than the middle one, however many rows it has. `false`: nothing came of it, and nothing has changed.
-    pub(crate) fn fit(&mut self, mode: Mode, split: bool, rows: &[Row]) -> bool {
+    /// for more than the middle one, however many rows it has. A class begins with what it was known by beyond these rows;
+    /// `told` of them, the first, are among those that it has seen. `false`: nothing came of it, and nothing has changed.
+    pub(crate) fn fit(&mut self, mode: Mode, split: bool, rows: &[Row], told: usize) -> bool {
+        let priors = self.priors(rows, told);
         let mut work = self.clone();
         for (class, features) in rows.iter().flat_map(|row| &row.members) {
             let known = self.classes.get(class);
@@ -370,12 +399,14 @@ impl Domain {
             let begun = Class { doubted, solo, seen, ..fresh(features, &self.spread) };
             work.classes.insert(class.clone(), begun);
         }
-        let Some(precision) = work.settle(mode, split, rows, Stage::Globals) else { return false };
+        let Some(precision) = work.settle(mode, split, rows, Stage::Globals, &BTreeMap::new()) else {
+            return false;
+        };
         let Some(cov) = inverse(&precision) else { return false };
         for i in 0..GLOBALS {
             work.cov[i].copy_from_slice(&cov.row(i)[..GLOBALS]);
         }
-        let Some(precision) = work.settle(mode, split, rows, Stage::Classes) else { return false };
+        let Some(precision) = work.settle(mode, split, rows, Stage::Classes, &priors) else { return false };
         let Some(cov) = inverse(&precision) else { return false };
         for (class, (at, _)) in classes_of(rows) {
             if let Some(class) = work.classes.get_mut(class) {
@@ -390,9 +421,48 @@ impl Domain {
         true
     }
 
+    /// What the classes of rows were known by beyond these: the part of their information that is of earlier observations,
+    /// and of a new class the rest. Classes of which these rows are all that was seen are not among them.
+    fn priors(&self, rows: &[Row], told: usize) -> BTreeMap<String, ClassPrior> {
+        let among = counts_of(&rows[..told]);
+        let mut priors = BTreeMap::new();
+        for (name, (_, features)) in classes_of(rows) {
+            let Some(known) = self.classes.get(name) else { continue };
+            let count = among.get(name).copied().unwrap_or(0);
+            if known.seen <= count {
+                continue;
+            }
+            // Each observation makes the earlier ones count less.
+            let left = |observations: u32| FORGET.powi(i32::try_from(observations).unwrap_or(i32::MAX));
+            let (since, all) = (left(count), left(known.seen));
+            let earlier = (since - all) / (1.0 - all);
+            let cov = Matrix { rows: CLASS, cols: CLASS, data: known.cov.as_flattened().to_vec() };
+            let Some(mut precision) = inverse(&cov) else { continue };
+            let told: Vec<f64> = (0..CLASS)
+                .map(|a| precision.row(a).iter().zip(&known.mean).map(|(p, m)| earlier * p * m).sum())
+                .collect();
+            precision.data.iter_mut().for_each(|value| *value *= earlier);
+            for (a, sd) in prior_sd(known, features, &self.spread).into_iter().enumerate() {
+                precision.set(a, a, precision.at(a, a) + (1.0 - earlier) / (sd * sd).max(1e-8));
+            }
+            let Some(factor) = precision.cholesky() else { continue };
+            let mut mean = Matrix { rows: 1, cols: CLASS, data: told };
+            factor.solve_rows(&mut mean);
+            priors.insert(name.to_owned(), ClassPrior { mean: mean.data, precision });
+        }
+        priors
+    }
+
     /// Moves the numbers of one stage to where rows and prior have them, and returns the precision there of all: globals,
-    /// then the classes of the rows. What is not of the stage is held.
-    fn settle(&mut self, mode: Mode, split: bool, rows: &[Row], stage: Stage) -> Option<Matrix> {
+    /// then the classes of the rows. What is not of the stage is held. Classes without a prior of their own are new.
+    fn settle(
+        &mut self,
+        mode: Mode,
+        split: bool,
+        rows: &[Row],
+        stage: Stage,
+        priors: &BTreeMap<String, ClassPrior>,
+    ) -> Option<Matrix> {
         let names = classes_of(rows);
         let n = GLOBALS + CLASS * names.len();
         let mut prior_mean = vec![0.0; n];
@@ -414,12 +484,19 @@ impl Domain {
         mean[..GLOBALS].copy_from_slice(&self.mean);
         for (class, (at, features)) in &names {
             let known = self.classes.get(*class)?;
-            mean[GLOBALS + CLASS * at..][..CLASS].copy_from_slice(&known.mean);
-            for (a, sd) in class_sd(features, &self.spread).into_iter().enumerate() {
-                let place = GLOBALS + CLASS * at + a;
+            let first = GLOBALS + CLASS * at;
+            if let Some(prior) = priors.get(*class) {
+                prior_mean[first..][..CLASS].copy_from_slice(&prior.mean);
+                mean[first..][..CLASS].copy_from_slice(&prior.mean);
+                for a in 0..CLASS {
+                    around.data[(first + a) * n + first..][..CLASS].copy_from_slice(prior.precision.row(a));
+                }
+                continue;
+            }
+            mean[first..][..CLASS].copy_from_slice(&known.mean);
+            for (a, sd) in prior_sd(known, features, &self.spread).into_iter().enumerate() {
+                let place = first + a;
                 let free = stage == Stage::Classes || a == SOLO;
-                // What is not known of its solo rate is as wide as it was.
-                let sd = if a == SOLO && (known.doubted || known.solo.is_some()) { 1.0 } else { sd };
                 around.set(place, place, if free { 1.0 / (sd * sd).max(1e-8) } else { HELD });
             }
         }
@@ -499,15 +576,23 @@ impl Domain {
             return;
         }
         let count = new.len() as u64;
+        let told = self.rows.len();
         let rows: Vec<Row> = std::mem::take(&mut self.rows).into_iter().chain(new).collect();
-        if self.fit(mode, split, &rows) {
+        let among = counts_of(&rows[..told]);
+        let earlier = |(name, class): (&String, &Class)| {
+            let count = among.get(name.as_str()).copied().unwrap_or(0);
+            (name.clone(), class.seen.saturating_sub(count))
+        };
+        let earlier: BTreeMap<String, u32> = self.classes.iter().map(earlier).collect();
+        if self.fit(mode, split, &rows, told) {
             let scores = std::mem::take(&mut self.scores);
             let mut again = Self { classes: BTreeMap::new(), scores: Scores::default(), ..self.clone() };
             rows.iter().for_each(|row| again.step(mode, split, row));
             self.scores = scores.with_known_of(again.scores);
             self.seen += count;
             for (class, learned) in &mut self.classes {
-                learned.seen = again.classes.get(class).map_or(learned.seen, |again| again.seen);
+                let earlier = earlier.get(class).copied().unwrap_or(0);
+                learned.seen = again.classes.get(class).map_or(learned.seen, |again| earlier + again.seen);
             }
         }
         if !split {

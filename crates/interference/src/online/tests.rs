@@ -187,6 +187,52 @@ fn a_profile_of_another_type_is_doubted_and_said() {
     assert!(said.contains("own: it was measured on another type of GPU (Tesla V100-SXM2-16GB)"), "{said}");
 }
 
+/// Windows of a pair: its tasks, how far they got, how often.
+type Windows = ([&'static str; 2], [f64; 2], usize);
+
+/// A model that was taught these windows in so many calls.
+fn taught(calls: &[&[Windows]]) -> SlowdownModel {
+    let gpu = GpuType::named("H200");
+    let mut model = SlowdownModel::shipped();
+    for windows in calls {
+        let tasks: Vec<[Profile; 2]> =
+            windows.iter().map(|(names, ..)| names.map(|name| task(name, 90.0, 60.0))).collect();
+        let members: Vec<[Member<'_>; 2]> =
+            tasks.iter().map(|pair| [0, 1].map(|i| Member::of(&pair[i]))).collect();
+        let mut observations = Vec::new();
+        for ((_, progress, times), members) in windows.iter().zip(&members) {
+            let group = Group { gpu: &gpu, sharing: Mode::Mps, members };
+            let observed = Observed::Progress(progress.map(Some).to_vec());
+            observations.extend((0..*times).map(|_| (group, observed.clone())));
+        }
+        model.teach(&observations).unwrap();
+    }
+    model
+}
+
+#[test]
+fn what_was_learned_of_a_class_outlasts_the_rows_that_are_kept() {
+    let (known, others) = ((["a", "b"], [0.25, 0.98], 40), (["c", "d"], [0.6, 0.6], 210));
+    let new = (["a", "e"], [0.6, 0.6], 1);
+    let gpu = GpuType::named("H200");
+    let (a, b) = (task("a", 90.0, 60.0), task("b", 90.0, 60.0));
+    let members = [Member::of(&a), Member::of(&b)];
+    let told = |model: &SlowdownModel| {
+        let forecast = model.predict(&Group { gpu: &gpu, sharing: Mode::Mps, members: &members }).unwrap();
+        forecast.tasks.iter().map(|task| (task.progress.expected, task.observations)).collect::<Vec<_>>()
+    };
+    let once = told(&taught(&[&[known, others, new]]));
+    assert!((once[0].0 - 0.25).abs() < 0.03 && once[0].1 == 41, "{once:?}");
+    for calls in
+        [&[&[known, others][..], &[new]][..], &[&[others, known], &[new]], &[&[new], &[known], &[others]]]
+    {
+        let told = told(&taught(calls));
+        for (told, once) in told.iter().zip(&once) {
+            assert!((told.0 - once.0).abs() < 0.02 && told.1 == once.1, "{calls:?}: {told:?} {once:?}");
+        }
+    }
+}
+
 #[test]
 fn a_file_brings_back_the_model_and_others_are_refused() {
     let gpu = GpuType::named("H200");
