@@ -172,7 +172,7 @@ impl Own {
 
 /// Mean power over the windows of each group, those left out that failed or were not warm.
 fn watts(file: &Measured, sharing: Mode) -> BTreeMap<Vec<String>, f64> {
-    let warm = Warm::of(file);
+    let warm = Warm::of(&file.combinations);
     let mut all: BTreeMap<Vec<String>, Vec<f64>> = BTreeMap::new();
     let whole = file.combinations.iter().filter(|w| w.failed.is_none() && !w.is_split() && warm.all(w));
     for window in whole.filter(|w| w.sharing == sharing) {

@@ -1,6 +1,6 @@
 //! From windows to results: rates alone, progress, profiles.
 
-use super::{Combination, Log, Measured, VERSION};
+use super::{Combination, Log, Measured, VERSION, Warm};
 use crate::profile::{self, Metrics, Profile, Profiles, Rate, RateSource, Stat};
 use crate::share::Mode;
 use std::collections::BTreeMap;
@@ -87,6 +87,7 @@ impl Log {
     #[must_use]
     pub fn assemble(&self, left: usize) -> Measured {
         let solos = Solos::of(&self.combinations);
+        let warm = Warm::of(&self.combinations);
         let mut combinations = self.combinations.clone();
         for window in &mut combinations {
             let rates = window.members.iter().zip(&window.rates);
@@ -97,7 +98,7 @@ impl Log {
         }
         let tasks = self.tasks.iter().map(|task| {
             let class = task.class.clone();
-            Profile { class, ..profile_of(&task.name, &combinations, &solos) }
+            Profile { class, ..profile_of(&task.name, &combinations, &solos, &warm) }
         });
         let profiles = Profiles {
             version: profile::VERSION,
@@ -116,7 +117,7 @@ impl Log {
     }
 }
 
-fn profile_of(task: &str, windows: &[Combination], solos: &Solos) -> Profile {
+fn profile_of(task: &str, windows: &[Combination], solos: &Solos, warm: &Warm<'_>) -> Profile {
     let alone = |mode: Mode, split: bool| {
         let of = move |w: &&Combination| {
             w.members.len() == 1 && w.members[0] == task && w.sharing == mode && w.is_split() == split
@@ -124,8 +125,10 @@ fn profile_of(task: &str, windows: &[Combination], solos: &Solos) -> Profile {
         windows.iter().filter(|w| w.failed.is_none()).filter(of).collect::<Vec<_>>()
     };
     let plain = alone(Mode::TimeSlice, false);
-    let (mode, plain) =
+    let (mode, mut plain) =
         if plain.is_empty() { (Mode::Mps, alone(Mode::Mps, false)) } else { (Mode::TimeSlice, plain) };
+    // Means: a window in which it had not warmed up would be among them, though the rate, a median, is that of the others.
+    plain.retain(|window| warm.all(window));
     let told = plain.iter().find_map(|window| window.rate_sources.first().copied());
     let source = told.unwrap_or(RateSource::Heartbeat);
     let mut profile = Profile { name: task.to_owned(), ..Profile::default() };

@@ -59,6 +59,21 @@ fn progress_is_over_the_solo_of_the_same_session_and_sharing() {
 }
 
 #[test]
+fn a_profile_is_of_windows_in_which_the_task_was_warm() {
+    let solo = |at_s: f64, rate: f64, smact: f64| {
+        let activity = Metrics { smact_pct: Some(crate::profile::Stat::of(smact)), ..Metrics::default() };
+        Combination { at_s, activity, ..window(&["a"], Mode::TimeSlice, 0, &[rate]) }
+    };
+    let of = |windows: Vec<Combination>| log(windows).assemble(0).profiles.task("a").unwrap().clone();
+    let a = of(vec![solo(1.0, 1.0, 8.0), solo(60.0, 10.0, 80.0), solo(90.0, 10.0, 80.0)]);
+    let smact = |profile: &crate::profile::Profile| profile.metrics.smact_pct.unwrap().mean;
+    assert_eq!((smact(&a), a.rate.as_ref().unwrap().per_s, a.watched_s), (80.0, 10.0, Some(3.0)));
+    // One that was slow later was warm.
+    let slow = of(vec![solo(1.0, 10.0, 80.0), solo(60.0, 1.0, 8.0), solo(90.0, 10.0, 80.0)]);
+    assert_eq!(smact(&slow), 56.0);
+}
+
+#[test]
 fn what_makes_no_sense_is_named() {
     let read = |change: &dyn Fn(&mut Measured)| {
         let mut measured = log(vec![window(&["a", "b"], Mode::Mps, 0, &[1.0, 2.0])]).assemble(0);

@@ -1,6 +1,6 @@
 //! Windows in which a task had not warmed up: they say nothing of its neighbours.
 
-use super::{Combination, Measured, median};
+use super::{Combination, median};
 use crate::share::Mode;
 use std::collections::BTreeMap;
 
@@ -15,12 +15,12 @@ pub struct Warm<'a> {
 }
 
 impl<'a> Warm<'a> {
-    /// Of a file. Where the first solo windows of a session are slower than half its median, the task was warm from the first
+    /// Of the windows of a file. Where the first solo windows of a session are slower than half its median, the task was warm from the first
     /// one on that is not. (Decoders that had yet to give their first whole answer ran at a tenth of their speed.)
     #[must_use]
-    pub fn of(measured: &'a Measured) -> Self {
+    pub fn of(windows: &'a [Combination]) -> Self {
         let mut alone: BTreeMap<Key<'a>, Vec<(f64, f64)>> = BTreeMap::new();
-        for window in measured.combinations.iter().filter(|w| w.failed.is_none() && !w.is_split()) {
+        for window in windows.iter().filter(|w| w.failed.is_none() && !w.is_split()) {
             if let ([task], Some(rate)) = (&window.members[..], window.rates.first()) {
                 let key = (task.as_str(), window.sharing, window.session);
                 alone.entry(key).or_default().push((window.at_s, *rate));
@@ -62,19 +62,13 @@ mod tests {
         Combination { rates: vec![rate; members.len()], members, at_s, ..Combination::default() }
     }
 
-    fn file(combinations: Vec<Combination>) -> Measured {
-        let empty = r#"{"version":1,"machine":{"gpu":"H200","gpu_memory_mib":1,"cpus":1},"tasks":[],"sessions":[],
-            "profiles":{"version":1,"tasks":[]},"combinations":[],"left":0}"#;
-        Measured { combinations, ..serde_json::from_str(empty).unwrap() }
-    }
-
     #[test]
     fn windows_before_the_first_at_full_speed_are_cold() {
         let alone =
             [(1.0, 1.0), (9.0, 10.0), (20.0, 10.0), (30.0, 3.0)].map(|(at, rate)| window(&["a"], at, rate));
         let steady = [(2.0, 5.0), (25.0, 5.0)].map(|(at, rate)| window(&["b"], at, rate));
-        let measured = file(alone.into_iter().chain(steady).collect());
-        let warm = Warm::of(&measured);
+        let windows: Vec<Combination> = alone.into_iter().chain(steady).collect();
+        let warm = Warm::of(&windows);
         assert_eq!(warm.cold(&window(&["b", "a"], 5.0, 1.0)).collect::<Vec<_>>(), ["a"]);
         // A slow window later is a slow window.
         assert!(warm.all(&window(&["b", "a"], 9.0, 1.0)) && warm.all(&window(&["a"], 30.0, 1.0)));

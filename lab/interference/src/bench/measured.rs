@@ -101,7 +101,7 @@ pub(crate) fn measured(path: &Path) -> Result<Set, Error> {
 pub(crate) fn of_measured(measured: &Measured) -> Set {
     let at: BTreeMap<&str, usize> =
         measured.tasks.iter().enumerate().map(|(i, t)| (t.name.as_str(), i)).collect();
-    let (alone, warm) = (Alone::of(measured), Warm::of(measured));
+    let (alone, warm) = (Alone::of(measured), Warm::of(&measured.combinations));
     let bare = |name: &str| Profile { name: name.to_owned(), ..Profile::default() };
     let tasks: Vec<Profile> = measured
         .tasks

@@ -64,7 +64,7 @@ fn by_sharing(path: &Path) -> Result<Vec<(Mode, Set, usize)>, Error> {
 
 /// The sets under one way of sharing, and how many windows were left out since a task made no step in them.
 pub(super) fn of(measured: &Measured, sharing: Mode) -> (Set, usize) {
-    let warm = Warm::of(measured);
+    let warm = Warm::of(&measured.combinations);
     let sound = |w: &&Combination| {
         w.failed.is_none() && w.sharing == sharing && w.rates.len() == w.k() && !w.is_split()
     };

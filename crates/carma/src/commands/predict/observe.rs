@@ -42,7 +42,7 @@ pub(super) fn run(args: &PredictArgs, file: &Path) -> Outcome {
         // As the daemon begins.
         SlowdownModel::shipped()
     };
-    let warm = Warm::of(&measured);
+    let warm = Warm::of(&measured.combinations);
     let gpu = GpuType::named(args.gpu.as_deref().unwrap_or(&measured.machine.gpu));
     let (mut learned, mut known, mut skipped) = (0_u32, 0_u32, Vec::new());
     let windows = measured.combinations.iter().zip(measured.fingerprints(&gpu.name));
