@@ -22,6 +22,8 @@ const STEADY_MEMORY: f64 = 0.02;
 const IDLE_S: f64 = 5.0;
 /// After so many times the longest warm-up since the very first activity there are no more new beginnings.
 const MOST_BEGINNINGS: f64 = 5.0;
+/// After its first count, before a task is taken to do what it will do: the first steps compile and try kernels, seconds.
+const FIRST_STEPS_S: f64 = 2.0;
 /// Shortest window that makes a profile, seconds.
 const SHORTEST_S: f64 = 2.0;
 /// Most points of memory over time.
@@ -189,10 +191,29 @@ impl Recorder {
         }
     }
 
+    /// The task first counted something itself then. What it did before was its start-up, however steady that was: a window
+    /// that has begun by then begins anew, so that the rate and what was read are of one time.
+    pub fn counted(&mut self, first_s: f64) {
+        let (Some((active, _)), Some((_, from)), Some(now)) = (self.active_s, self.window, self.last_s)
+        else {
+            return;
+        };
+        let is_open = self.over_s.is_none() && self.options.warm_up_s.is_none() && !self.is_late(active, now);
+        if is_open && first_s <= now && from < first_s + FIRST_STEPS_S {
+            self.window = None;
+            self.looks.retain(|look| look.at_s > first_s);
+            self.began_s = Some(first_s);
+        }
+    }
+
+    /// Whether the time of new beginnings is over.
+    fn is_late(&self, first: f64, now: f64) -> bool {
+        now - first >= MOST_BEGINNINGS * self.options.most_warm_up_s
+    }
+
     fn begin_anew_if_idle(&mut self, now: f64) {
         let Some((first, last)) = self.active_s else { return };
-        let late = now - first >= MOST_BEGINNINGS * self.options.most_warm_up_s;
-        if late {
+        if self.is_late(first, now) {
             // It is as active as it will ever be.
             self.began_s.get_or_insert(first);
         } else if self.window.is_none() && self.options.warm_up_s.is_none() && now - last >= IDLE_S {
@@ -348,6 +369,12 @@ impl Recorder {
             inside.iter().filter(|look| look.trouble.is_none()).map(|look| look.metrics).collect();
         let mut metrics = Metrics::over(&samples);
         metrics.memory_mib = self.peak_mib.map(Stat::of);
+        if let Some(first) = tally.began_s().filter(|first| *first > from && *first <= to) {
+            remarks.push(format!(
+                "it first counted {:.1} s into the window: what was read before that may be of its start-up",
+                first - from
+            ));
+        }
         let rate = tally.best(from, to);
         remarks.extend(rate.as_ref().map_or_else(
             || Some("no progress was seen, so its rate is not known".to_owned()),

@@ -55,6 +55,39 @@ fn it_waits_for_activity_and_for_steadiness() {
 }
 
 #[test]
+fn a_steady_start_up_is_not_in_the_window() {
+    // 20 s at 2 %, then ten steps a second at 60 %.
+    let watched = |options: Options| {
+        let (mut recorder, mut tally) = new(options);
+        let mut at = 0.0;
+        for tick in 0..2000 {
+            at = f64::from(tick) * 0.1;
+            let works = at >= 20.0;
+            if works {
+                tally.beat(at, "7", &Beat::Step);
+            }
+            recorder.look(look(at, if works { 60.0 } else { 2.0 }, 4000.0));
+            if let Some(first) = tally.began_s() {
+                recorder.counted(first);
+            }
+            if recorder.phase() == Phase::Over {
+                break;
+            }
+        }
+        (at, recorder.profile("a", &tally).unwrap())
+    };
+    let (end, profile) = watched(Options::default());
+    assert!((45.0..47.0).contains(&end), "{end}");
+    assert_eq!(profile.remarks, Vec::<String>::new());
+    assert!((profile.metrics.smact_pct.unwrap().mean - 60.0).abs() < 1e-9, "{profile:?}");
+    assert!((profile.rate.unwrap().per_s - 10.0).abs() < 1e-6);
+    // As it was told to: the reader hears of it.
+    let (end, profile) = watched(Options { warm_up_s: Some(10.0), ..Options::default() });
+    assert!((30.0..31.0).contains(&end), "{end}");
+    assert!(profile.remarks[0].contains("first counted 10.0 s into the window"), "{:?}", profile.remarks);
+}
+
+#[test]
 fn a_context_is_no_beginning() {
     let (mut recorder, mut tally) = new(Options::default());
     // A context at 1 s, two minutes of reading data, then work.

@@ -297,6 +297,9 @@ impl Watcher<'_> {
         if let Some((unit, done)) = self.recorder.work() {
             self.meter.activity(at_s, unit, done);
         }
+        if let Some(first) = self.meter.tally().began_s() {
+            self.recorder.counted(first);
+        }
     }
 
     /// GPU memory of the task's processes, MiB. Also notes who else is there.
