@@ -9,6 +9,8 @@ use std::fmt;
 
 /// Activity below this is none, percent: a driver that wakes up shows some.
 const ACTIVE_PCT: f64 = 1.0;
+/// Memory of the task from which on it uses a GPU that tells of no activity, MiB: a context takes more.
+const CONTEXT_MIB: f64 = 16.0;
 /// Warm-up is judged by this many means in a row ...
 const BLOCKS: usize = 3;
 /// ... over this long each, seconds.
@@ -122,6 +124,8 @@ pub struct Recorder {
     ended: bool,
     last_s: Option<f64>,
     read: usize,
+    /// Whether any look told of activity.
+    told: bool,
     trouble: Option<String>,
     peak_mib: Option<f64>,
     memory: Vec<(f64, f64)>,
@@ -143,6 +147,7 @@ impl Recorder {
             ended: false,
             last_s: None,
             read: 0,
+            told: false,
             trouble: None,
             peak_mib: None,
             memory: Vec::new(),
@@ -165,14 +170,15 @@ impl Recorder {
         }
         self.remember_memory(&look);
         if let Some((unit, pct)) = level(&look.metrics) {
+            self.told = true;
             // What happened while nobody could look is not known.
             let span = since.min(self.longest_step());
             let done = self.work.map_or(0.0, |(_, done)| done);
             self.work = Some((unit, done + pct / 100.0 * span));
-            if pct >= ACTIVE_PCT {
-                self.began_s.get_or_insert(look.at_s);
-                self.active_s = Some((self.active_s.map_or(look.at_s, |(first, _)| first), look.at_s));
-            }
+        }
+        if self.is_active(&look.metrics) {
+            self.began_s.get_or_insert(look.at_s);
+            self.active_s = Some((self.active_s.map_or(look.at_s, |(first, _)| first), look.at_s));
         }
         let now = look.at_s;
         self.begin_anew_if_idle(now);
@@ -226,6 +232,15 @@ impl Recorder {
     #[must_use]
     pub const fn was_active(&self) -> bool {
         self.active_s.is_some()
+    }
+
+    /// Whether the task used the GPU in a look. One that tells of no activity (a MIG instance before Hopper) is used once the task
+    /// has memory there.
+    fn is_active(&self, metrics: &Metrics) -> bool {
+        match level(metrics) {
+            Some((_, pct)) => pct >= ACTIVE_PCT,
+            None => !self.told && metrics.memory_mib.is_some_and(|memory| memory.mean >= CONTEXT_MIB),
+        }
     }
 
     /// The task has ended by itself.
@@ -325,13 +340,23 @@ impl Recorder {
         let Some((first, last)) = self.active_s else {
             return Err(NoProfile::NeverUsed { watched_s: end - self.started_s });
         };
-        let Some(began) = self.began_s.filter(|_| self.looks.iter().any(|look| is_active(&look.metrics)))
+        let Some(began) =
+            self.began_s.filter(|_| self.looks.iter().any(|look| self.is_active(&look.metrics)))
         else {
             return Err(NoProfile::TooShort { active_s: last - first });
         };
         let mut remarks = Vec::new();
-        let active =
-            self.looks.iter().rev().find(|look| is_active(&look.metrics)).map_or(began, |look| look.at_s);
+        if !self.told {
+            remarks.push(
+                "this GPU tells no activity: that it was used is known by the task's memory on it, and a profile says little".into(),
+            );
+        }
+        let active = self
+            .looks
+            .iter()
+            .rev()
+            .find(|look| self.is_active(&look.metrics))
+            .map_or(began, |look| look.at_s);
         // What comes after the last activity of a task that ended is its end.
         let to = if self.ended { active.min(end) } else { end };
         let (steady, mut from) = self.window.unwrap_or((false, f64::INFINITY));
@@ -429,10 +454,6 @@ fn level(metrics: &Metrics) -> Option<(&'static str, f64)> {
         ("busy-seconds", metrics.gpu_util_pct),
     ];
     finest.into_iter().find_map(|(unit, stat)| Some((unit, stat?.mean))).filter(|(_, pct)| pct.is_finite())
-}
-
-fn is_active(metrics: &Metrics) -> bool {
-    level(metrics).is_some_and(|(_, pct)| pct >= ACTIVE_PCT)
 }
 
 #[cfg(test)]

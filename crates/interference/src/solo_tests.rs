@@ -88,6 +88,39 @@ fn a_steady_start_up_is_not_in_the_window() {
 }
 
 #[test]
+fn a_gpu_that_tells_no_activity_is_used_once_the_command_has_memory_on_it() {
+    let silent = |at_s: f64, memory: Option<f64>| {
+        let metrics =
+            Metrics { memory_mib: memory.map(Stat::of), power_w: Some(Stat::of(70.0)), ..Metrics::default() };
+        Look { at_s, metrics, trouble: None }
+    };
+    let (mut recorder, mut tally) = new(Options::default());
+    // It loads for 8 s, then takes its memory until 15 s.
+    let end = watch(&mut recorder, &mut tally, 200.0, |at| {
+        Some(silent(at, Some(if at < 8.0 { 0.0 } else { 500.0 + 100.0 * (at.min(15.0) - 8.0) })))
+    });
+    assert!((38.0..44.0).contains(&end), "{end}");
+    for tick in 80..(end * 10.0) as u32 {
+        tally.beat(f64::from(tick) * 0.1, "7", &Beat::Step);
+    }
+    let profile = recorder.profile("a", &tally).unwrap();
+    assert_eq!(profile.remarks.len(), 1, "{:?}", profile.remarks);
+    assert!(profile.remarks[0].contains("tells no activity"), "{:?}", profile.remarks);
+    assert_eq!(profile.metrics.memory_mib, Some(Stat::of(1200.0)));
+    assert!((profile.rate.unwrap().per_s - 10.0).abs() < 1e-6);
+    // What holds no more than the driver's own rounding has not used it.
+    let (mut recorder, mut tally) = new(Options::default());
+    watch(&mut recorder, &mut tally, 20.0, |at| Some(silent(at, Some(if at < 5.0 { 0.0 } else { 2.0 }))));
+    assert!(!recorder.was_active());
+    recorder.end(20.0);
+    assert!(matches!(recorder.profile("a", &tally), Err(NoProfile::NeverUsed { .. })));
+    // Where activity is told, memory says nothing of it.
+    let (mut recorder, mut tally) = new(Options::default());
+    watch(&mut recorder, &mut tally, 20.0, |at| Some(look(at, 0.0, 4000.0)));
+    assert!(!recorder.was_active());
+}
+
+#[test]
 fn a_context_is_no_beginning() {
     let (mut recorder, mut tally) = new(Options::default());
     // A context at 1 s, two minutes of reading data, then work.
