@@ -304,6 +304,25 @@ fn rates_under_shares_of_the_threads() {
     assert_eq!(profile.curve().len(), 2);
 }
 
+#[test]
+fn what_was_measured_is_kept_where_a_later_run_fails() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("p.json");
+    // The third start fails: that with 50 % of the threads.
+    let task = format!(
+        "echo >>starts; [ $(wc -l <starts) -lt 3 ] || exit 3; exec {CARMA} virtual-task --startup=300ms --sm=0.9 --work=600s --progress=datagrams"
+    );
+    let options = ["--seconds=1", "--warmup=0.2", "--rates-by-threads=25,50", "-o", "p.json", "-J", "a"];
+    let args = [&VIRTUAL[..], &options, &["--", "/bin/sh", "-c", &task]].concat();
+    let output = profile(&args).current_dir(dir.path()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let said = stderr(&output);
+    assert!(said.contains("with 50 % of the threads: no profile:") && said.contains("exit code 3"), "{said}");
+    let kept = Profiles::read(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let kept = kept.task("a").unwrap();
+    assert!(kept.rate.is_some() && kept.rate_by_threads_pct.keys().eq([&25]), "{kept:?}");
+}
+
 /// A machine with a driver's stand-in.
 struct Machine {
     library: TempDir,
@@ -512,9 +531,20 @@ fn kernels_by_nsight_compute() {
         "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n",
     )
     .unwrap();
-    let refused = run(&[]);
+    let file = dir.path().join("k.json");
+    let refused = run(&["-J", "steps", "-o", file.to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(stderr(&refused).contains("NVreg_RestrictProfilingToAdminUsers=0"), "{}", stderr(&refused));
+    let kept = || Profiles::read(&std::fs::read_to_string(&file).unwrap()).unwrap().tasks.remove(0);
+    assert!(kept().rate.is_some() && kept().kernels.is_none(), "{:?}", kept());
+    // A number that no command would read again.
+    let beyond = TABLE.replace("\"12.00\"", "\"106.2\"");
+    std::fs::write(dir.path().join("table"), beyond).unwrap();
+    let output = run(&["-J", "steps", "-o", file.to_str().unwrap(), "--append"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let remark = kept().remarks.into_iter().find(|remark| remark.contains("Nsight Compute said"));
+    assert!(remark.is_some_and(|remark| remark.contains("dram_throughput_pct is 106.2")), "{:?}", kept());
+    assert!(kept().kernels.is_none());
     let args = ["--kernels", "--ncu", "/nonexistent/ncu", "--", "true"];
     assert_eq!(machine.profile(&args).output().unwrap().status.code(), Some(2));
     let absent = machine.profile(&["--kernels", "--", "true"]).env("PATH", "/nonexistent").output().unwrap();

@@ -34,9 +34,14 @@ pub fn check(path: &Path, append: bool) -> Result<(), Error> {
 /// so at once.
 ///
 /// # Errors
-/// A file that is not one of profiles, or cannot be written; it is then as it was.
+/// A file that is not one of profiles, or cannot be written; a profile with numbers that no command would read again. The file is
+/// then as it was.
 pub fn save(path: &Path, profile: &Profile) -> Result<(), Error> {
     let failed = |e: std::io::Error| Error::new(format!("cannot write {}: {e}", path.display()));
+    profile.check().map_err(|e| {
+        Error::new(format!("{}: the profile is not written: {e}", path.display()))
+            .hint("profile it again; if it stays so, its counters cannot be trusted here")
+    })?;
     let _held = Lock::hold(path).map_err(failed)?;
     let mut profiles = read(path)?.unwrap_or_else(|| Profiles {
         version: VERSION,
@@ -121,6 +126,19 @@ mod tests {
         assert!(refused.message.contains("2 tasks in it; --append"));
         check(&file, true).unwrap();
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn what_could_not_be_read_again_is_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("p.json");
+        save(&file, &profile("a", 1.0)).unwrap();
+        let before = fs::read_to_string(&file).unwrap();
+        let mut bad = profile("b", 1.0);
+        bad.metrics.smact_pct = Some(carma_interference::profile::Stat::of(250.0));
+        let refused = save(&file, &bad).unwrap_err().message;
+        assert!(refused.contains("the profile is not written: task `b`: smact_pct is 250"), "{refused}");
+        assert_eq!(fs::read_to_string(&file).unwrap(), before);
     }
 
     #[test]

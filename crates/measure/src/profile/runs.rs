@@ -56,30 +56,31 @@ impl<'a> Profiler<'a> {
     }
 
     /// Runs the command as often as is wanted, on the calling thread: should that end, so do its commands. Ends early with
-    /// the [`Interrupts`], and what is then returned means nothing.
+    /// the [`Interrupts`], and what is then returned means nothing. What the first run measured is returned also where a later
+    /// one fails, with what that failed of: MPS or Nsight Compute, or the command.
     ///
     /// # Errors
-    /// A command that cannot be started, that did not use the GPU or not for long enough; MPS or Nsight Compute that fail.
-    pub fn run(&mut self, interrupts: &Interrupts) -> Result<Profile, Error> {
-        let outcome = self.all(interrupts);
-        self.machine.sharing.shutdown(&[]);
-        let mut profile = outcome?;
-        profile.gpu = Some(self.chosen.gpu.name.clone());
-        profile.class.clone_from(&self.options.class);
-        Ok(profile)
-    }
-
-    fn all(&mut self, interrupts: &Interrupts) -> Result<Profile, Error> {
+    /// A command that cannot be started, that did not use the GPU or not for long enough.
+    pub fn run(&mut self, interrupts: &Interrupts) -> Result<(Profile, Option<Error>), Error> {
         let watched = self.once(Vec::new(), interrupts)?;
         let mut profile = self.profile(&self.options.name, &watched)?;
         drop(watched);
+        profile.gpu = Some(self.chosen.gpu.name.clone());
+        profile.class.clone_from(&self.options.class);
+        let more = self.more(&mut profile, interrupts);
+        self.machine.sharing.shutdown(&[]);
+        Ok((profile, more.err()))
+    }
+
+    /// Adds what further runs tell.
+    fn more(&mut self, profile: &mut Profile, interrupts: &Interrupts) -> Result<(), Error> {
         // Each once, in the order given.
         let mut done = BTreeSet::new();
         for pct in self.options.rates_by_threads.iter().filter(|pct| done.insert(**pct)) {
             if interrupts.count() > 0 {
                 break;
             }
-            self.with_threads(*pct, &mut profile, interrupts)?;
+            self.with_threads(*pct, profile, interrupts)?;
         }
         if let Some(wanted) = &self.options.kernels
             && interrupts.count() == 0
@@ -88,14 +89,20 @@ impl<'a> Profiler<'a> {
             let mut env = self.machine.env.clone();
             env.push(("CUDA_VISIBLE_DEVICES".into(), self.chosen.gpu.uuid.to_string()));
             let summary = kernels::measure(wanted, self.options, &env, self.dir, interrupts)?;
-            profile.kernels = Some(summary.kernels);
+            let with = Profile { kernels: Some(summary.kernels), ..profile.clone() };
+            // A file with a number out of its range could not be read again.
+            if let (Ok(()), Err(why)) = (profile.check(), with.check()) {
+                profile.remarks.push(format!("what Nsight Compute said of its kernels is left out: {why}"));
+                return Ok(());
+            }
+            profile.kernels = with.kernels;
             let left_out = match summary.left_out {
                 0 => String::new(),
                 n => format!(", {n} more were left out because they have no duration"),
             };
             profile.remarks.push(format!("kernels: {} launches{left_out}", summary.launches));
         }
-        Ok(profile)
+        Ok(())
     }
 
     fn once(&mut self, env: Vec<(String, String)>, interrupts: &Interrupts) -> Result<Watched, Error> {
@@ -194,7 +201,9 @@ impl<'a> Profiler<'a> {
         if watched.interrupted {
             return Ok(());
         }
-        let limited = self.profile(&profile.name, &watched)?;
+        let limited = self
+            .profile(&profile.name, &watched)
+            .map_err(|e| Error { message: format!("with {pct} % of the threads: {}", e.message), ..e })?;
         let same = |a: &Rate, b: &Rate| a.source == b.source && a.unit == b.unit;
         match (&limited.rate, &profile.rate) {
             (Some(rate), Some(alone)) if same(rate, alone) => {

@@ -34,7 +34,7 @@ pub(crate) fn run(context: &Context, args: &ProfileArgs) -> Outcome {
         say("interrupted; no profile was made");
         return Ok(INTERRUPTED);
     }
-    let profile = outcome.map_err(unmeasured)?;
+    let (profile, failed) = outcome.map_err(unmeasured)?;
     // What is printed survives a full disk.
     let saved = args.output.as_ref().map_or(Ok(()), |file| profile::save(file, &profile));
     if args.json {
@@ -47,7 +47,8 @@ pub(crate) fn run(context: &Context, args: &ProfileArgs) -> Outcome {
         let text = table::render(&profile, &gpu, &command, profiler.is_virtual(), &Screen::stdout());
         print(&format!("\n{text}"))?;
     }
-    saved.map(|()| 0).map_err(unmeasured)
+    saved.map_err(unmeasured)?;
+    failed.map_or(Ok(0), |failed| Err(unmeasured(failed)))
 }
 
 /// What the arguments ask for. Nsight Compute is looked for here: that it is missing is said before anything runs.
