@@ -277,6 +277,46 @@ fn what_was_cut_short_goes_on() {
     assert!(bench.refused(&wanted).contains("task `big` is another"));
 }
 
+/// A task that fails until there is a file `ok` beside the file of tasks.
+fn gated(name: &str, more: &str) -> String {
+    let line = format!("[ -e ok ] || exit 3; exec {CARMA} virtual-task --startup=0 --sm=0.4 --work=10d");
+    format!("[[task]]\nname = '{name}'\ncommand = ['/bin/sh', '-c', '{line}']\n{more}")
+}
+
+/// Windows of these members: how many, and how many of them failed.
+fn counts(measured: &Measured, members: &[&str]) -> (usize, usize) {
+    let of: Vec<_> = measured.combinations.iter().filter(|w| w.members == members).collect();
+    (of.len(), of.iter().filter(|w| w.failed.is_some()).count())
+}
+
+#[test]
+fn what_failed_alone_is_measured_again() {
+    let bench = Bench::new(&format!("{}{}", four(), gated("later", "")));
+    let solo = ["--solo", "--only", "small,later", "--window", "0.1"];
+    let (first, _) = bench.run(&solo);
+    assert_eq!((first.left, counts(&first, &["small"]), counts(&first, &["later"])), (0, (3, 0), (3, 3)));
+    fs::write(bench.path("ok"), "").unwrap();
+    // What failed counts as measured, unless it is to be measured again.
+    let (same, _) = bench.run(&solo);
+    assert_eq!(same, first);
+    let (again, _) = bench.run(&[&solo[..], &["--retry-failed"]].concat());
+    assert_eq!((again.left, counts(&again, &["small"]), counts(&again, &["later"])), (0, (3, 0), (3, 0)));
+    assert!(again.profiles.task("later").unwrap().rate.is_some());
+}
+
+#[test]
+fn solos_that_were_cut_short_go_on() {
+    let bench = Bench::new(&four());
+    let solo = ["--solo", "--only", "small", "--solo-rounds", "12", "--window", "0.1"];
+    // Eight of these seconds are kept for the end; the windows need six.
+    let (first, out) = bench.run(&[&solo[..], &["--budget", "11"]].concat());
+    let (measured, _) = counts(&first, &["small"]);
+    assert!(measured < 12 && first.left == 12 - measured, "{first:?}");
+    assert!(String::from_utf8_lossy(&out.stdout).contains(&format!("{} windows are left", first.left)));
+    let (all, _) = bench.run(&solo);
+    assert_eq!((all.left, counts(&all, &["small"])), (0, (12, 0)));
+}
+
 #[test]
 fn tasks_that_die_are_named_and_the_others_go_on() {
     let faulty = virtual_task("faulty", "--sm 0.5 --fault-after 2s");
@@ -482,6 +522,42 @@ fn programs_that_know_nothing_of_carma_are_stopped_and_continued() {
         let cpu = measured.profiles.task(name).unwrap().rate.clone().unwrap();
         assert!(cpu.per_s > 0.25 && cpu.per_s < 2.75, "{cpu:?}");
     }
+}
+
+#[test]
+fn collocation_measures_each_so_often_and_again_what_failed() {
+    let net = virtual_task("net", "--sm 0.2 --work 10d") + "family = 'net'\nbatch = 1\ncopies = 2\n";
+    let streams = gated("net 2 streams", "family = 'net'\nbatch = 2\n");
+    let bench = Bench::new(&format!("settle_s = 0.1\n{net}{streams}"));
+    let run = || {
+        let mut command = Command::new(CARMA);
+        command.args([
+            "bench",
+            "collocation",
+            "--gpus",
+            "virtual:1xH200",
+            "--speed",
+            "20",
+            "--window",
+            "0.1",
+        ]);
+        command.args(["--counts", "2", "--ways", "streams,time-slice", "--repeat", "4", "--tasks"]);
+        let out = command.arg(bench.path("tasks.toml")).arg("-o").arg(bench.path("out")).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let measured = fs::read_to_string(bench.path("out/measured.json")).unwrap();
+        (Measured::read(&measured).unwrap(), String::from_utf8(out.stdout).unwrap())
+    };
+    let of = |measured: &Measured| {
+        [&["net"][..], &["net", "net"], &["net 2 streams"]].map(|members| counts(measured, members))
+    };
+    let (first, said) = run();
+    assert_eq!((of(&first), first.left), ([(4, 0), (4, 0), (4, 4)], 4));
+    assert!(said.contains("4 windows are left"), "{said}");
+    fs::write(bench.path("ok"), "").unwrap();
+    let (again, said) = run();
+    assert_eq!((of(&again), again.left), ([(4, 0), (4, 0), (4, 0)], 0));
+    assert!(said.contains("streams"), "{said}");
+    assert_eq!(run().0, again);
 }
 
 #[test]

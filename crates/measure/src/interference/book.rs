@@ -7,7 +7,7 @@ use carma_interference::measured::{
     Combination, Line, Log, Machine, Measured, Session, TaskNote, VERSION, read_log,
 };
 use carma_interference::share::Mode;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -29,6 +29,11 @@ fn log_beside(output: &Path) -> PathBuf {
     let mut name = output.as_os_str().to_owned();
     name.push(".log.jsonl");
     PathBuf::from(name)
+}
+
+/// Whether it is a window of a task alone without limits, which each session measures for itself.
+fn is_reference(window: &Combination) -> bool {
+    window.k() == 1 && !window.is_split()
 }
 
 /// The most that is read of a log, bytes: one of a campaign of a thousand windows has 2 MiB.
@@ -164,12 +169,13 @@ impl Book {
         self.log.combinations.iter().filter(counts).map(Key::of).collect()
     }
 
-    /// Whether each of these tasks has a solo window without limits under this sharing, in any session.
-    pub(super) fn has_references<'a>(&self, sharing: Mode, mut tasks: impl Iterator<Item = &'a str>) -> bool {
-        let is_solo = |w: &&Combination| w.k() == 1 && w.sharing == sharing && !w.is_split();
-        let known: BTreeSet<&str> =
-            self.log.combinations.iter().filter(is_solo).map(|w| w.members[0].as_str()).collect();
-        tasks.all(|task| known.contains(task))
+    /// How many windows this task has alone without limits under this sharing, in all sessions; with `retry`, not those that
+    /// failed.
+    pub(super) fn references(&self, sharing: Mode, task: &str, retry: bool) -> usize {
+        let counts = |w: &&Combination| {
+            is_reference(w) && w.sharing == sharing && w.members[0] == task && (w.failed.is_none() || !retry)
+        };
+        self.log.combinations.iter().filter(counts).count()
     }
 
     /// Writes the results.
@@ -177,8 +183,21 @@ impl Book {
         let mut log = self.log.clone();
         // A window that was measured again after it had failed.
         let good: BTreeSet<Key> =
-            log.combinations.iter().filter(|w| w.failed.is_none() && w.k() > 1).map(Key::of).collect();
-        log.combinations.retain(|w| w.failed.is_none() || !good.contains(&Key::of(w)));
+            log.combinations.iter().filter(|w| w.failed.is_none() && !is_reference(w)).map(Key::of).collect();
+        // Alone each session counts from 0 again.
+        let mut alone: BTreeMap<(Mode, String), u32> = BTreeMap::new();
+        for w in log.combinations.iter().filter(|w| w.failed.is_none() && is_reference(w)) {
+            let last = alone.entry((w.sharing, w.members[0].clone())).or_default();
+            *last = w.session.max(*last);
+        }
+        log.combinations.retain(|w| {
+            let again = if is_reference(w) {
+                alone.get(&(w.sharing, w.members[0].clone())).is_some_and(|last| *last > w.session)
+            } else {
+                good.contains(&Key::of(w))
+            };
+            w.failed.is_none() || !again
+        });
         let measured = log.assemble(left);
         measured.check().map_err(|e| Error::new(format!("{}: {e}", self.path.display())))?;
         let failed = |e: std::io::Error| Error::new(format!("cannot write {}: {e}", self.output.display()));

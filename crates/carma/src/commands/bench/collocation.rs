@@ -78,7 +78,8 @@ fn options(args: &CollocationArgs) -> Result<Options, Failure> {
         split_pairs: 0,
         ladder: Some(Ladder { counts, sharing, threads: has("threads") }),
         sharing: Vec::new(),
-        solo_rounds: 2,
+        // Alone, and streams, which are a task alone: at the start and at the end at least.
+        solo_rounds: usize::try_from(args.repeat.max(2)).unwrap_or(2),
         repeat: args.repeat,
         seed: 1,
         window_s: Some(args.window),

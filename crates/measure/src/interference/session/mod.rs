@@ -72,8 +72,26 @@ struct Session<'s, 'a> {
 impl Stage<'_> {
     /// Windows of a phase that are still to be measured.
     pub(super) fn left(&self, book: &Book, phase: &Phase) -> usize {
+        let lacking: usize = self.lacking(book, phase).into_iter().map(|(_, times)| times).sum();
+        self.todo(book, phase).len() + lacking
+    }
+
+    fn todo(&self, book: &Book, phase: &Phase) -> Vec<Window> {
         let done = book.done(self.retry_failed);
-        phase.windows.iter().filter(|w| !done.contains(&w.key(phase.sharing, &self.file.tasks))).count()
+        let is_left = |w: &&Window| !done.contains(&w.key(phase.sharing, &self.file.tasks));
+        phase.windows.iter().filter(is_left).cloned().collect()
+    }
+
+    /// Tasks of a phase that were not alone so often as is wanted, and how often that is: where nothing else is asked for, as
+    /// often as was said; else once, for the others to be compared with.
+    fn lacking(&self, book: &Book, phase: &Phase) -> Vec<(Window, usize)> {
+        let wanted = if phase.windows.is_empty() { self.solo_rounds } else { 1 };
+        let lacks = |reference: Window| {
+            let task = reference.members.first().map_or("", |m| self.file.tasks[m.task].name.as_str());
+            let has = book.references(phase.sharing, task, self.retry_failed);
+            (wanted > has).then(|| (reference, wanted - has))
+        };
+        phase.references().into_iter().filter_map(lacks).collect()
     }
 
     fn over(&self, needed: Duration) -> bool {
@@ -83,14 +101,8 @@ impl Stage<'_> {
 
     /// Measures what is left of a phase, as far as the time allows.
     pub(super) fn measure(&mut self, book: &mut Book, phase: &Phase) -> Result<(), Error> {
-        let done = book.done(self.retry_failed);
-        let tasks = &self.file.tasks;
-        let todo: Vec<Window> =
-            phase.windows.iter().filter(|w| !done.contains(&w.key(phase.sharing, tasks))).cloned().collect();
-        let references = phase.references();
-        let alone = references.iter().flat_map(|window| &window.members);
-        let known = book.has_references(phase.sharing, alone.map(|m| tasks[m.task].name.as_str()));
-        if self.over(Duration::ZERO) || (todo.is_empty() && (known || !phase.windows.is_empty())) {
+        let (todo, lacking) = (self.todo(book, phase), self.lacking(book, phase));
+        if self.over(Duration::ZERO) || (todo.is_empty() && lacking.is_empty()) {
             return Ok(());
         }
         let number = book.begin(phase.sharing, self.seed, &self.gpu.info.uuid, self.file.processors_each)?;
@@ -108,7 +120,8 @@ impl Stage<'_> {
             startup: 5.0,
             stage: self,
         };
-        let outcome = session.run(todo, &references);
+        let outcome =
+            if todo.is_empty() { session.alone(&lacking) } else { session.run(todo, &phase.references()) };
         end_all(std::mem::take(&mut session.alive).into_values().collect());
         if phase.sharing == Mode::Mps {
             self.gpu.end_mps();
@@ -118,11 +131,29 @@ impl Stage<'_> {
 }
 
 impl Session<'_, '_> {
-    fn run(&mut self, todo: Vec<Window>, references: &[Window]) -> Result<(), Error> {
+    /// Starts all tasks of the phase.
+    fn ready(&mut self) -> Result<(), Error> {
         let all: Vec<Member> = self.phase.residents.iter().copied().collect();
         self.say(&format!("{}: {} tasks start", self.phase.sharing, all.len()));
         self.start(&all)?;
         self.say(&format!("{}: ready after {:.0} s", self.phase.sharing, self.began.elapsed().as_secs_f64()));
+        Ok(())
+    }
+
+    /// Tasks alone, each so often, and nothing else.
+    fn alone(&mut self, lacking: &[(Window, usize)]) -> Result<(), Error> {
+        self.ready()?;
+        let most = lacking.iter().map(|(_, times)| *times).max().unwrap_or(0);
+        for round in 0..most {
+            let due = lacking.iter().filter(|(_, times)| *times > round);
+            let due: Vec<Window> = due.map(|(window, _)| window.clone()).collect();
+            self.round(&due, 0)?;
+        }
+        Ok(())
+    }
+
+    fn run(&mut self, todo: Vec<Window>, references: &[Window]) -> Result<(), Error> {
+        self.ready()?;
         // At the start, at the end and between, so that drift is seen.
         let total = todo.len();
         // A few windows are over before anything drifts.
@@ -144,11 +175,6 @@ impl Session<'_, '_> {
                     at + 1,
                     self.began.elapsed().as_secs_f64()
                 ));
-            }
-        }
-        if total == 0 {
-            for _ in 2..self.stage.solo_rounds {
-                self.round(references, 0)?;
             }
         }
         self.round(references, 0)
