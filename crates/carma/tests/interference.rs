@@ -290,6 +290,21 @@ fn counts(measured: &Measured, members: &[&str]) -> (usize, usize) {
 }
 
 #[test]
+fn last_words_do_nothing_to_a_terminal() {
+    let words = "command = ['/bin/sh', '-c', 'printf \"\\\\033]0;evil\\\\007 no memory\\\\n\" >&2; exit 1']";
+    let bench = Bench::new(&format!("[[task]]\nname = 'loud'\nfamily = 'loud'\nbatch = 1\n{words}\n"));
+    let of = |out: Output| String::from_utf8([out.stdout, out.stderr].concat()).unwrap();
+    let alone = of(bench.run(&["--solo"]).1);
+    let mut command = Command::new(CARMA);
+    command.args(["bench", "collocation", "--gpus", "virtual:1xH200", "--tasks"]);
+    let out = command.arg(bench.path("tasks.toml")).arg("-o").arg(bench.path("out")).output().unwrap();
+    for said in [alone, of(out)] {
+        assert!(said.contains("u{1b}]0;evil") && said.contains("no memory"), "{said:?}");
+        assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");
+    }
+}
+
+#[test]
 fn what_failed_alone_is_measured_again() {
     let bench = Bench::new(&format!("{}{}", four(), gated("later", "")));
     let solo = ["--solo", "--only", "small,later", "--window", "0.1"];

@@ -260,6 +260,25 @@ fn what_was_measured_is_learned_and_kept() {
 }
 
 #[test]
+fn a_log_that_is_torn_inside_a_character_is_read() {
+    let files = Files::new();
+    let machine = r#""machine":{"gpu":"NVIDIA H200","gpu_memory_mib":1,"cpus":1}"#;
+    let line = |rest: &str| format!(r#"{{"line":"combination","members":["heavy"],"rates":[31.0],{rest}}}"#);
+    let log = format!(
+        "{{\"line\":\"header\",\"version\":1,{machine},\"tasks\":[{{\"name\":\"heavy\"}}]}}\n{}\n{}",
+        line(r#""window_s":1.5"#),
+        line(r#""remarks":["für""#)
+    );
+    let end = log.find('ü').unwrap() + 1;
+    std::fs::write(files.path("torn.jsonl"), &log.as_bytes()[..end]).unwrap();
+    let reply = files.json("--profiles torn.jsonl --group heavy");
+    assert_eq!(reply["tasks"][0]["name"], "heavy");
+    // Of any other file it is a mistake.
+    std::fs::write(files.path("bad.json"), b"{\"version\": 1,\n\"gpu\": \"\xff\"}").unwrap();
+    assert!(files.refused("--profiles bad.json --group heavy").contains("bad.json"), "it is named");
+}
+
+#[test]
 fn what_was_measured_on_another_gpu_is_said() {
     let files = Files::new();
     let said = |arguments: &str| files.json(arguments)["reasons"].to_string();

@@ -3,6 +3,7 @@
 
 use super::{BadMeasurement, Combination, Machine, Session, TaskNote, VERSION};
 use serde::{Deserialize, Serialize};
+use std::string::FromUtf8Error;
 
 /// Whether a text is a log, and not a file of results: by its first line, however that is spaced.
 pub(super) fn is_log(text: &str) -> bool {
@@ -12,6 +13,21 @@ pub(super) fn is_log(text: &str) -> bool {
     }
     let first = text.trim_start().lines().next().unwrap_or_default();
     serde_json::from_str::<Beginning>(first).is_ok_and(|beginning| beginning.line == "header")
+}
+
+/// The bytes of a file of measurements as text. Of a log whose last line is torn, maybe inside a character, that line is left out.
+///
+/// # Errors
+/// Bytes that are no UTF-8 elsewhere.
+pub fn text_of(bytes: Vec<u8>) -> Result<String, FromUtf8Error> {
+    String::from_utf8(bytes).or_else(|e| {
+        let bytes = e.as_bytes();
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        match std::str::from_utf8(&bytes[..whole]) {
+            Ok(text) if whole == 0 || is_log(text) => Ok(text.to_owned()),
+            _ => Err(e),
+        }
+    })
 }
 
 /// A line of the log.

@@ -28,7 +28,7 @@ mod log;
 mod warm;
 
 pub use assemble::{Drift, Solos, median};
-pub use log::{Line, Log, read_log};
+pub use log::{Line, Log, read_log, text_of};
 pub use warm::Warm;
 
 use crate::profile::{Metrics, Profiles, RateSource};

@@ -4,12 +4,12 @@ use super::plan::Key;
 use crate::Error;
 use carma_files::replace;
 use carma_interference::measured::{
-    Combination, Line, Log, Machine, Measured, Session, TaskNote, VERSION, read_log,
+    Combination, Line, Log, Machine, Measured, Session, TaskNote, VERSION, read_log, text_of,
 };
 use carma_interference::share::Mode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 /// An open log.
@@ -63,17 +63,20 @@ impl Book {
             return Err(Error::usage(format!("{} is no regular file", path.display()))
                 .hint("name another --output: the measurements are kept beside it"));
         }
-        let mut text = String::new();
+        let mut bytes = Vec::new();
         carma_files::Bounded::new(&file, LARGEST)
-            .read_to_string(&mut text)
+            .read_to_end(&mut bytes)
             .map_err(|e| failed("cannot read", e))?;
+        let length = bytes.len();
+        let text = text_of(bytes)
+            .map_err(|e| failed("cannot read", std::io::Error::new(ErrorKind::InvalidData, e)))?;
         let found = read_log(&text).map_err(|e| {
             Error::new(format!("{}: {e}", path.display()))
                 .hint("move it away, or name another --output: then everything is measured anew")
         })?;
         // A line that was torn when the tool ended would spoil the next one.
         let whole = found.as_ref().map_or(0, |log| log.whole);
-        if whole < text.len() {
+        if whole < length {
             file.set_len(whole as u64).map_err(|e| failed("cannot shorten", e))?;
         }
         let mut new = Vec::new();
@@ -210,6 +213,39 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_that_is_torn_anywhere_in_its_last_line_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let output = dir.path().join("out.json");
+        let machine = Machine { gpu: "Virtual H200".into(), cpus: 1, ..Machine::default() };
+        let open = || {
+            let tasks = [TaskNote { name: "größe".into(), ..TaskNote::default() }];
+            Book::open(&output, &machine, &tasks)
+        };
+        let mut book = open().unwrap();
+        book.begin(Mode::Mps, 1, "GPU-1", None).unwrap();
+        let whole = std::fs::read(&book.path).unwrap().len();
+        let why = "größe ended: kein Speicher für 5 MiB".to_owned();
+        let window =
+            Combination { members: vec!["größe".into()], failed: Some(why), ..Combination::default() };
+        book.add(window).unwrap();
+        let path = book.path.clone();
+        drop(book);
+        let bytes = std::fs::read(&path).unwrap();
+        for end in whole..=bytes.len() {
+            std::fs::write(&path, &bytes[..end]).unwrap();
+            let book = open().map_err(|e| format!("{end}: {e}")).unwrap();
+            let left = std::fs::read(&path).unwrap().len();
+            assert_eq!(left, if end == bytes.len() { end } else { whole });
+            assert_eq!(book.log.combinations.len(), usize::from(end == bytes.len()));
+        }
+        // What is no text before the last line is another thing.
+        let mut spoilt = bytes.clone();
+        spoilt[whole - 3] = 0xff;
+        std::fs::write(&path, spoilt).unwrap();
+        assert!(open().is_err_and(|e| e.message.contains("cannot read")));
+    }
 
     #[test]
     fn logs_of_different_outputs_differ() {

@@ -2,11 +2,11 @@
 
 mod page;
 
-use super::unmeasured;
+use super::{say, unmeasured};
 use crate::cli::bench::CollocationArgs;
 use crate::commands::signals;
 use carma_cli::failure::{Failure, GENERAL, Outcome};
-use carma_cli::{Column, Screen, Table, print, print_json};
+use carma_cli::{Column, Screen, Table, clean, print, print_json};
 use carma_files::{Folder, replace};
 use carma_interference::measured::Measured;
 use carma_interference::share::Mode;
@@ -28,7 +28,7 @@ pub(super) fn run(args: &CollocationArgs) -> Outcome {
     let measurement = Measurement::plan(options(args)?).map_err(unmeasured)?;
     let stopped = signals::stopped()?;
     let folder = Folder::with(&[HELPER]).map_err(|e| Failure::new(e.to_string()))?;
-    let measured = measurement.run(&folder.0, &stopped, &|line| eprintln!("{line}")).map_err(unmeasured)?;
+    let measured = measurement.run(&folder.0, &stopped, &say).map_err(unmeasured)?;
     let rows = rows(&measured);
     let value = serde_json::to_value(&rows).map_err(|e| Failure::new(e.to_string()))?;
     let text = serde_json::to_vec_pretty(&value).map_err(|e| Failure::new(e.to_string()))?;
@@ -137,7 +137,8 @@ fn render(measured: &Measured, rows: &[Row], output: &Path, screen: &Screen) -> 
     let failed = measured.combinations.iter().filter(|w| w.failed.is_some());
     for window in failed {
         let why: String = window.failed.as_deref().unwrap_or_default().chars().take(200).collect();
-        let _ = writeln!(text, "failed: {} x {}, {}: {why}", window.k(), window.members[0], window.sharing);
+        let (name, why) = (clean(&window.members[0]), clean(&why));
+        let _ = writeln!(text, "failed: {} x {name}, {}: {why}", window.k(), window.sharing);
     }
     let _ =
         writeln!(text, "\nPage: {}; windows: measured.json beside it", output.join("index.html").display());

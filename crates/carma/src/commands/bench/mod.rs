@@ -7,7 +7,7 @@ mod trace;
 use super::{signals, unmeasured};
 use crate::cli::bench::{BenchVerb, InterferenceArgs};
 use carma_cli::failure::{Failure, GENERAL, Outcome};
-use carma_cli::{Screen, print, print_json};
+use carma_cli::{Screen, clean, print, print_json};
 use carma_files::Folder;
 use carma_measure::interference::{HELPER, Measurement, Options};
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ fn interference(args: &InterferenceArgs) -> Outcome {
     let measurement = Measurement::plan(options(args)).map_err(unmeasured)?;
     let stopped = signals::stopped()?;
     let folder = Folder::with(&[HELPER]).map_err(|e| Failure::new(e.to_string()))?;
-    let measured = measurement.run(&folder.0, &stopped, &|line| eprintln!("{line}")).map_err(unmeasured)?;
+    let measured = measurement.run(&folder.0, &stopped, &say).map_err(unmeasured)?;
     if args.json {
         let value = serde_json::to_value(&measured).map_err(|e| Failure::new(e.to_string()))?;
         print_json(&value)?;
@@ -34,6 +34,11 @@ fn interference(args: &InterferenceArgs) -> Outcome {
         print(&render::render(&measured, &args.output, &Screen::stdout()))?;
     }
     Ok(if stopped.load(Ordering::Relaxed) { GENERAL } else { 0 })
+}
+
+/// How far it is. Last words of tasks are among it.
+fn say(line: &str) {
+    eprintln!("{}", clean(line));
 }
 
 fn options(args: &InterferenceArgs) -> Options {

@@ -1,6 +1,6 @@
 //! What people read of a measurement.
 
-use carma_cli::{Column, Screen, Table};
+use carma_cli::{Column, Screen, Table, clean};
 use carma_interference::measured::{Combination, Measured, Solos};
 use carma_interference::profile::Stat;
 use carma_interference::share::Mode;
@@ -38,7 +38,8 @@ pub(super) fn render(measured: &Measured, output: &Path, screen: &Screen) -> Str
         for window in failed.iter().take(SHOWN) {
             let why = window.failed.as_deref().unwrap_or_default();
             let why: String = why.chars().take(200).collect();
-            let _ = writeln!(text, "  {} {}: {why}", window.sharing, window.members.join(" + "));
+            let members = window.members.join(" + ");
+            let _ = writeln!(text, "  {} {}: {}", window.sharing, clean(&members), clean(&why));
         }
     }
     let _ = writeln!(text, "\nThe results are in {}", output.display());

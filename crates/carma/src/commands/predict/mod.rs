@@ -11,7 +11,7 @@ use carma_cli::{Column, Screen, Table, clean, figure, print, print_json};
 use carma_core::model::SharingMode;
 use carma_interference::group::{Forecast, GpuType, Group, Member, Mode, Objective};
 use carma_interference::kace::trained::Trained;
-use carma_interference::measured::Measured;
+use carma_interference::measured::{Measured, text_of};
 use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::mode;
 use carma_interference::predict::best_split;
@@ -51,9 +51,16 @@ fn read(path: &Path) -> Result<String, Failure> {
     carma_files::read_text(path, MOST_BYTES).map_err(|e| Failure::usage(e.to_string()))
 }
 
+/// A file of measurements, or the log of a measurement under way, whose last line may be torn.
+fn read_measured(path: &Path) -> Result<String, Failure> {
+    let bytes = carma_files::read(path, MOST_BYTES).map_err(|e| Failure::usage(e.to_string()))?;
+    // What is wrong with other bytes, reading them as text says.
+    text_of(bytes).or_else(|_| read(path))
+}
+
 /// Profiles from a file of their own, or from one of measurements, which holds them too.
 fn profiles(file: &Path) -> Result<Profiles, Failure> {
-    let text = read(file)?;
+    let text = read_measured(file)?;
     // Its tasks without numbers would pass for profiles: what is wrong with it must be said.
     let mut profiles = if Measured::is_meant(&text) {
         Measured::read(&text).map_err(|e| bad(file, &e))?.profiles
@@ -109,7 +116,7 @@ impl Known {
             None => Trained::shipped(),
         };
         let measured = match &args.measured {
-            Some(path) => Some(Measured::read(&read(path)?).map_err(|e| bad(path, &e))?),
+            Some(path) => Some(Measured::read(&read_measured(path)?).map_err(|e| bad(path, &e))?),
             None => None,
         };
         Ok(Self { model, kace, measured })

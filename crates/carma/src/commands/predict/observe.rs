@@ -1,6 +1,6 @@
 //! `carma predict --observe`: learns from a file of measurements.
 
-use super::{bad, read};
+use super::{bad, read, read_measured};
 use crate::cli::predict::PredictArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{clean, print, print_json};
@@ -21,7 +21,7 @@ pub(super) fn run(args: &PredictArgs, file: &Path) -> Outcome {
     let Some(path) = &args.model else {
         return Err(Failure::usage("--observe needs --model FILE to keep what is learned"));
     };
-    let measured = Measured::read(&read(file)?).map_err(|e| bad(file, &e))?;
+    let measured = Measured::read(&read_measured(file)?).map_err(|e| bad(file, &e))?;
     if measured.machine.gpu.starts_with(VIRTUAL) && !args.from_nothing {
         eprintln!(
             "note: {}: measured on a virtual GPU; what {} learns from it is of a model, not of real GPUs of that type. Keep it in a \
