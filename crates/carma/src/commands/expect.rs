@@ -447,6 +447,7 @@ mod tests {
         };
         assert!(!gathered("python x.py").known.has_model());
         assert_eq!(gathered("python x.py --batch-size 8").task.batch_size, 8);
+        assert_eq!(gathered("python x.py train.batch_size=64 val.batch_size=8").task.batch_size, 64);
     }
 
     #[test]

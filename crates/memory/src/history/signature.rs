@@ -193,6 +193,9 @@ const BATCH: &[&str] = &[
     "train-bs",
 ];
 
+/// Parts of a dotted name that say that it is of an evaluation.
+const EVALUATION: &[&str] = &["eval", "evaluation", "test", "val", "valid", "validation"];
+
 /// Longest label that is kept, bytes.
 const LABEL: usize = 200;
 
@@ -203,7 +206,8 @@ impl Signature {
         // A line for a shell is compared word by word as well.
         let split = shell_words(facts.command);
         let words = split.as_deref().unwrap_or(facts.command);
-        let Words { kept, batch, mut length } = normalise(words);
+        let sizes = sizes(facts.command);
+        let Words { kept, mut length } = normalise(words, sizes.agree());
         // In whatever order they stand.
         length.sort();
         let mut program = Hash::default();
@@ -224,7 +228,7 @@ impl Signature {
         Self {
             program: program.finish(),
             content: content.finish(),
-            batch: facts.batch_size.or(batch),
+            batch: facts.batch_size.or(sizes.most()),
             user: facts.user,
             label,
             length: length.join(" "),
@@ -237,8 +241,6 @@ impl Signature {
 struct Words {
     /// Words that count.
     kept: Vec<String>,
-    /// The batch size, if the command gives it.
-    batch: Option<u64>,
     /// Options of [`LENGTH`] with their values.
     length: Vec<String>,
 }
@@ -273,19 +275,70 @@ fn may_be_value(name: &str, word: &str) -> bool {
     option(word).is_none() && !is_script(word) && (is_place || !is_configuration(word))
 }
 
-fn normalise(words: &[String]) -> Words {
-    let (mut batch, mut length) = (None, Vec::new());
+/// The batch sizes that a command gives.
+#[derive(Debug, Default)]
+struct Sizes {
+    /// Of each of its commands those of one process, where they are said, else all. `None`: known only when it runs.
+    counting: Vec<Option<u64>>,
+    all: Vec<Option<u64>>,
+}
+
+impl Sizes {
+    /// The one that is reckoned with: where it is not clear which counts, the largest.
+    fn most(&self) -> Option<u64> {
+        self.counting.iter().copied().collect::<Option<Vec<u64>>>()?.into_iter().max()
+    }
+
+    /// Whether they are one number. Of several each may decide what a task takes, so they belong to the program.
+    fn agree(&self) -> bool {
+        self.all.windows(2).all(|two| two[0] == two[1])
+    }
+}
+
+fn sizes(command: &[String]) -> Sizes {
+    let mut sizes = Sizes::default();
+    let mut add = |words: &[String]| {
+        let mut given: Vec<(String, Option<u64>)> = Vec::new();
+        without(words, |name, value| {
+            if let (Ok(_), Some(value)) = (BATCH.binary_search(&name), value) {
+                match value.trim_matches(['\'', '"', ')']).parse::<u64>() {
+                    Ok(size) if size > 0 => given.push((name.to_owned(), Some(size))),
+                    _ if value.contains('$') => given.push((name.to_owned(), None)),
+                    _ => {}
+                }
+            }
+            false
+        });
+        let of_process: Vec<_> = given.iter().filter(|(name, _)| is_of_process(name)).map(|g| g.1).collect();
+        let of_all = given.iter().map(|g| g.1);
+        sizes.all.extend(of_all.clone());
+        if of_process.is_empty() { sizes.counting.extend(of_all) } else { sizes.counting.extend(of_process) }
+    };
+    match shell_line(command) {
+        Some(line) => line.split([';', '&', '|', '\n']).for_each(|part| add(&split(part))),
+        None => add(command),
+    }
+    sizes
+}
+
+/// Whether a batch size is what one process takes at once, and not of all processes or several steps.
+fn is_of_process(name: &str) -> bool {
+    name.starts_with("micro-") || name.starts_with("per-")
+}
+
+/// `one_size`: all batch sizes are the same number, which is compared apart from the words.
+fn normalise(words: &[String], one_size: bool) -> Words {
+    let mut length = Vec::new();
     let kept = without(words, |name, given| {
-        let sizes = BATCH.binary_search(&name).is_ok();
-        let size = given.filter(|_| sizes).and_then(|v| v.parse::<u64>().ok()).filter(|n| *n > 0);
+        let is_size = |v: &&str| one_size && v.parse::<u64>().is_ok_and(|n| n > 0);
+        let size = given.filter(|_| BATCH.binary_search(&name).is_ok()).filter(is_size);
         let Some(given) = given.filter(|_| size.is_some() || is_neutral(name)) else { return false };
-        batch = size.or(batch);
         if LENGTH.binary_search(&name).is_ok() {
             length.push(format!("{name} {given}"));
         }
         true
     });
-    Words { kept, batch, length }
+    Words { kept, length }
 }
 
 fn is_neutral(name: &str) -> bool {
@@ -324,14 +377,20 @@ pub fn doing(command: &[String]) -> Vec<String> {
     if kept.len() == words.len() { command.to_vec() } else { [&command[..2], &kept].concat() }
 }
 
-/// The words of LINE in `sh -c LINE`, which is what --wrap makes.
-fn shell_words(command: &[String]) -> Option<Vec<String>> {
+/// LINE in `sh -c LINE`, which is what --wrap makes.
+fn shell_line(command: &[String]) -> Option<&str> {
     match command {
-        [shell, c, line] if c == "-c" && matches!(stem(shell), "sh" | "bash" | "dash" | "zsh") => {
-            Some(line.split_whitespace().map(str::to_owned).collect())
-        }
+        [shell, c, line] if c == "-c" && matches!(stem(shell), "sh" | "bash" | "dash" | "zsh") => Some(line),
         _ => None,
     }
+}
+
+fn shell_words(command: &[String]) -> Option<Vec<String>> {
+    shell_line(command).map(split)
+}
+
+fn split(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
 }
 
 /// Name of an option in one spelling, and the value that stands in the same word.
@@ -344,12 +403,18 @@ fn option(word: &str) -> Option<(String, Option<String>)> {
     };
     // `trainer.max_epochs=3` and `+seed=1` of Hydra.
     let name = name.trim_start_matches(['-', '+']);
+    let whole = name;
     let name = if dashed { name } else { name.rsplit('.').next().unwrap_or(name) };
     if name.is_empty() || name.contains('/') {
         return None;
     }
     // `-O` and `-B` of Python are not `-o` and `-b`.
     let name = if name.len() == 1 { name.to_owned() } else { name.to_ascii_lowercase().replace('_', "-") };
+    // What an evaluation takes at once (`val.batch_size=8`) is not what training does.
+    let evaluates = || whole.split(['.', '_']).any(|part| EVALUATION.contains(&&*part.to_ascii_lowercase()));
+    if !dashed && BATCH.binary_search(&&*name).is_ok() && evaluates() {
+        return Some((whole.to_owned(), value));
+    }
     Some((name, value))
 }
 
@@ -478,6 +543,50 @@ mod tests {
         assert_ne!(of("python t.py --amp").program, of("python t.py").program);
         // An option that could be the batch size and is none stays.
         assert_ne!(of("python t.py -b x.yml").program, of("python t.py -b y.yml").program);
+    }
+
+    #[test]
+    fn of_several_batch_sizes_none_is_left_out() {
+        let wrap = |text: &str| {
+            let command = ["/bin/sh", "-c", text].map(str::to_owned);
+            Signature::of(&Facts { command: &command, cwd: "/w", gpus: 1, ..Facts::default() })
+        };
+        for (line, batch) in [
+            ("python t.py --micro-batch-size 4 --batch-size 256", Some(4)),
+            ("python t.py --per_device_train_batch_size 64 --batch-size 8", Some(64)),
+            ("python t.py train.batch_size=64 val.batch_size=8", Some(64)),
+            ("python t.py val.batch_size=8 train.batch_size=64", Some(64)),
+            ("python t.py data.val_loader.batch_size=8", None),
+            ("python t.py --batch-size 64 --bs 8", Some(64)),
+            ("python t.py --batch-size 64 -b 64", Some(64)),
+        ] {
+            assert_eq!(of(line).batch, batch, "{line}");
+        }
+        for (line, batch) in [
+            ("python3 t.py --batch-size 64; python3 e.py -b 1", Some(64)),
+            ("python3 e.py --micro-batch-size 1&&python3 t.py --batch-size 64", Some(64)),
+            ("cd x && torchrun t.py --per-device-train-batch-size 4 --batch-size 64", Some(4)),
+            ("python3 t.py --batch-size '64'\npython3 e.py -b 1 | tee log", Some(64)),
+            ("python3 t.py --batch-size $B; python3 e.py -b 1", None),
+        ] {
+            assert_eq!(wrap(line).batch, batch, "{line}");
+        }
+        // Either number may be the one that decides.
+        let program = |line: &str| of(line).program;
+        for (a, b) in [
+            (
+                "python t.py --micro-batch-size 4 --batch-size 256",
+                "python t.py --micro-batch-size 32 --batch-size 256",
+            ),
+            (
+                "python t.py train.batch_size=64 val.batch_size=8",
+                "python t.py train.batch_size=64 val.batch_size=9",
+            ),
+        ] {
+            assert_ne!(program(a), program(b), "{a}");
+        }
+        // One number is compared apart, as ever, however often it is said.
+        assert_eq!(program("python t.py --bs 8 --batch-size 8"), program("python t.py --bs 64"));
     }
 
     #[test]
