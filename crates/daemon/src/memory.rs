@@ -533,6 +533,17 @@ mod tests {
     }
 
     #[test]
+    fn runs_under_another_share_of_jax_are_of_another_task() {
+        let (mut memory, a100) = (memory(), gpu("A100", GpuKind::Whole));
+        let whole = request("python jj.py");
+        let mut fifth = whole.clone();
+        fifth.env.insert("XLA_PYTHON_CLIENT_MEM_FRACTION".into(), ".2".into());
+        memory.learn(&stored(&fifth), &attempt(8400, Reason::Completed), &[&a100]);
+        assert!(memory.expect(&fifth, 7, [&a100].into_iter()).is_some());
+        assert!(memory.expect(&whole, 7, [&a100].into_iter()).is_none());
+    }
+
+    #[test]
     fn others_see_nothing_of_what_a_users_runs_teach() {
         let (mut memory, a100) = (memory(), gpu("A100", GpuKind::Whole));
         let mut job = request("t.py");

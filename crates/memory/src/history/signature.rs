@@ -39,14 +39,24 @@ pub struct Facts<'a> {
     pub dataset: Option<&'a str>,
 }
 
-/// Environment variables that change how much memory a task takes.
-pub const SETTINGS: [&str; 6] = [
+/// Environment variables that change how much memory a task takes. They are hashed in this order, and where they are set: a new one
+/// comes last, so that what is stored keeps its key.
+pub const SETTINGS: [&str; 14] = [
     "PYTORCH_ALLOC_CONF",
     "PYTORCH_CUDA_ALLOC_CONF",
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_MODULE_LOADING",
     "NVIDIA_TF32_OVERRIDE",
     "TORCH_CUDNN_V8_API_DISABLED",
+    // What JAX and TensorFlow take of a GPU, and whether they use one.
+    "XLA_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION",
+    "XLA_PYTHON_CLIENT_PREALLOCATE",
+    "XLA_PYTHON_CLIENT_ALLOCATOR",
+    "JAX_PLATFORMS",
+    "JAX_PLATFORM_NAME",
+    "TF_FORCE_GPU_ALLOW_GROWTH",
+    "KERAS_BACKEND",
 ];
 
 /// A task as history knows it. Its levels, from narrow to wide: everything equal; the program with
@@ -610,6 +620,7 @@ mod tests {
             Facts { gpus: 2, ..facts },
             Facts { dataset: Some("cifar100"), ..facts },
             Facts { settings: &[("PYTORCH_ALLOC_CONF", "expandable_segments:True")], ..facts },
+            Facts { settings: &[("XLA_PYTHON_CLIENT_MEM_FRACTION", ".2")], ..facts },
         ] {
             assert_ne!(Signature::of(&other).program, base, "{other:?}");
         }
