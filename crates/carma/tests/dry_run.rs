@@ -413,6 +413,31 @@ fn a_function_that_makes_a_model() {
 }
 
 #[test]
+fn the_batch_size_is_read_from_the_command() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("t.py"), "print(1)\n").unwrap();
+    let bert = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/bert-base").display().to_string();
+    // The dry run fails, so that what describes the model counts.
+    let estimate = |verb: &str, options: &str, command: &str| {
+        let line =
+            format!("{verb} --gpu H200 --json --hf-config {bert} --seq-len 512 --python /nonexistent/python");
+        let words =
+            [&line, options, "--", command].map(|words| words.split_whitespace()).into_iter().flatten();
+        let out = carma(&words.collect::<Vec<_>>(), dir.path());
+        let value = serde_json::from_slice::<Value>(&out.stdout).ok();
+        (value.map(|value| value["estimates"].clone()), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (said, _) = estimate("estimate", "--batch-size 32", "python3 t.py");
+    assert!(said.as_ref().unwrap()[0]["upper_mib"].as_u64().unwrap() > 20_000, "{said:?}");
+    for verb in ["estimate", "dry-run"] {
+        assert_eq!(estimate(verb, "", "python3 t.py --batch-size 32").0, said, "{verb}");
+        assert_eq!(estimate(verb, "--batch-size 32", "python3 t.py --batch-size 1").0, said, "{verb}");
+        let (none, stderr) = estimate(verb, "", "python3 t.py");
+        assert!(none.is_none() && stderr.contains("give --batch-size"), "{stderr}");
+    }
+}
+
+#[test]
 fn without_pytorch_it_says_so() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("train.py"), "print(1)\n").unwrap();

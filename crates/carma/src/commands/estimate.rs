@@ -2,7 +2,7 @@
 
 use super::spoken::Spoken;
 use super::tracer::{self, INTERRUPTED, Shows, Traced, option};
-use super::{Context, dry_run};
+use super::{Context, dry_run, expect};
 use crate::cli::EstimateArgs;
 use crate::cli::memory::{ModelArgs, PlatformArgs};
 use crate::lab::LabNetworks;
@@ -78,6 +78,12 @@ fn of_command(args: &EstimateArgs, known: &mut Known, platform: &Platform) -> Re
     let env = std::env::vars_os().map(|(key, value)| (text(key), text(value))).collect();
     let spoken = Spoken::of(&words, &env, Path::new(""));
     let mut task = args.task.task(args.gpus.unwrap_or_else(|| spoken.gpus()));
+    known.asked.batch = expect::batch_size(&args.task, &words);
+    match known.asked.batch {
+        Some(batch) => task.batch_size = batch,
+        None if known.trace.is_none() => expect::forget_model(known),
+        None => {}
+    }
     spoken.lay_under(known, &mut task, &args.task);
     if known.taker.is_some() || known.trace.is_some() {
         return Ok((task, None));

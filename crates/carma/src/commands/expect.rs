@@ -112,10 +112,7 @@ pub(crate) fn gather(
         tell(text);
     }
     run.cudnn_benchmark |= spoken.script.as_deref().is_some_and(sets_benchmark);
-    let batch = task.batch_size.or_else(|| {
-        let facts = Facts { command: &request.command, ..Facts::default() };
-        Signature::of(&facts).batch
-    });
+    let batch = batch_size(&task, &request.command);
     let text = known.summary.as_deref().or(known.hf_config.as_deref());
     request.task = TaskFacts {
         batch_size: batch,
@@ -128,15 +125,24 @@ pub(crate) fn gather(
     };
     known.asked.batch = batch;
     let Some(batch) = batch.or_else(|| known.trace.is_some().then_some(run.batch_size)) else {
-        if known.has_model() {
-            // One sample would be a guess, and on the wrong side.
-            tell("no estimate from the model, for the batch size is not known; give --batch-size".into());
-        }
-        known.forget_model();
+        forget_model(&mut known);
         return Ok(Modelled { known, task: run });
     };
     run.batch_size = batch;
     Ok(Modelled { known, task: run })
+}
+
+/// Samples a step, as its user or the command says them.
+pub(crate) fn batch_size(said: &TaskArgs, command: &[String]) -> Option<u64> {
+    said.batch_size.or_else(|| Signature::of(&Facts { command, ..Facts::default() }).batch)
+}
+
+/// Leaves out what describes the model, where the batch size is not known: one sample would be a guess, and on the wrong side.
+pub(crate) fn forget_model(known: &mut Known) {
+    if known.has_model() {
+        tell("no estimate from the model, for the batch size is not known; give --batch-size".into());
+    }
+    known.forget_model();
 }
 
 /// Puts estimates into the request, made for the daemon's types of GPU.
