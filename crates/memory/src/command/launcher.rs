@@ -1,6 +1,6 @@
 //! How many processes a command starts, and what they share out among them.
 
-use super::{Command, is_true, stem};
+use super::{Command, is_false, is_true, stem};
 use crate::Parallel;
 use serde_json::Value;
 
@@ -158,9 +158,7 @@ fn sharding(
         return Some(deepspeed(said.map_or(Some(2), |text| text.parse().ok()), "accelerate"));
     }
     // transformers' Trainer: --fsdp "full_shard auto_wrap".
-    if let Some(said) =
-        Command::option(its, &["fsdp"]).filter(|said| !matches!(*said, "" | "False" | "false"))
-    {
+    if let Some(said) = Command::option(its, &["fsdp"]).filter(|said| !said.is_empty() && !is_false(said)) {
         return Some(fsdp(said));
     }
     if let Some(strategy) = command.script.iter().find_map(|line| line.split_once("ShardingStrategy.")) {

@@ -100,11 +100,15 @@ impl Command {
         found
     }
 
-    /// Whether one of these options is there, with a value or without.
+    /// Whether one of these options is there, with a value or without, but for one that means no (`--use_peft False`).
     fn has(words: &[String], names: &[&str]) -> bool {
-        words.iter().filter_map(|word| word.strip_prefix("--")).any(|word| {
-            let name = word.split('=').next().unwrap_or(word).replace('_', "-");
-            names.contains(&name.as_str())
+        let options = words.iter().enumerate().filter_map(|(at, word)| Some((at, word.strip_prefix("--")?)));
+        options.into_iter().any(|(at, word)| {
+            let (name, value) = match word.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (word, words.get(at + 1).map(String::as_str)),
+            };
+            names.contains(&name.replace('_', "-").as_str()) && !value.is_some_and(is_false)
         })
     }
 
@@ -188,6 +192,11 @@ fn is_true(text: &str) -> bool {
     matches!(text.trim().to_ascii_lowercase().as_str(), "1" | "true" | "yes" | "on")
 }
 
+/// Whether the value of an option means no.
+fn is_false(text: &str) -> bool {
+    matches!(text.trim().to_ascii_lowercase().as_str(), "0" | "false" | "f" | "no" | "n" | "off")
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
@@ -242,7 +251,11 @@ pub(super) mod tests {
         assert!(command("python t.py --torch_compile", "").compiles());
         assert!(!command("python t.py", "re.compile(x)\n# torch.compile(model)").compiles());
         assert_eq!(command("python sft.py --use_peft --lora_r 16", "").lora(), Some(16));
-        assert_eq!(command("python sft.py --lora_r 16", "").lora(), None);
+        for line in ["--lora_r 16", "--use_peft False --lora_r 16", "--lora_r 16 --use-peft=no"] {
+            assert_eq!(command(&format!("python sft.py {line}"), "").lora(), None, "{line}");
+        }
+        assert_eq!(command("python sft.py --use_peft True --lora_r 16", "").lora(), Some(16));
+        assert!(!command("python t.py --torch_compile 0", "").compiles());
         assert_eq!(command("python t.py --lora-rank=8", "from peft import LoraConfig").lora(), Some(8));
     }
 }
