@@ -112,19 +112,12 @@ impl Command {
         })
     }
 
-    /// A variable: as the script sets it by a literal (`os.environ["X"] = "y"`), else as it finds it.
+    /// A variable: as the script sets it by a literal (`os.environ["X"] = "y"`), else as it finds it, else the script's
+    /// default (`setdefault`).
     fn variable(&self, name: &str) -> Option<&str> {
-        let of_script = self.script.iter().find_map(|line| {
-            if !line.contains("environ") && !line.contains("putenv") {
-                return None;
-            }
-            let after =
-                line.split_once(&format!("\"{name}\"")).or_else(|| line.split_once(&format!("'{name}'")))?.1;
-            let mut quoted = after.split(['"', '\'']);
-            let _between = quoted.next()?;
-            quoted.next()
-        });
-        of_script.or_else(|| self.env.get(name).map(String::as_str))
+        let set = self.script.iter().find_map(|line| set(line, name));
+        let default = || self.script.iter().find_map(|line| default(line, name));
+        set.or_else(|| self.env.get(name).map(String::as_str)).or_else(default)
     }
 
     /// Whether the script imports a package, anywhere in it.
@@ -177,6 +170,62 @@ impl Command {
     }
 }
 
+/// What comes before and after a name in quotes, wherever it is in a line.
+fn around<'a>(line: &'a str, name: &str) -> Vec<(&'a str, &'a str)> {
+    let find = |quote: char| {
+        let quoted = format!("{quote}{name}{quote}");
+        line.match_indices(&quoted)
+            .map(|(at, _)| (&line[..at], &line[at + quoted.len()..]))
+            .collect::<Vec<_>>()
+    };
+    [find('"'), find('\'')].concat()
+}
+
+/// What follows if it is a literal: a text in quotes.
+fn literal(text: &str) -> Option<&str> {
+    let text = text.trim_start();
+    let quote = text.chars().next().filter(|first| matches!(first, '"' | '\''))?;
+    text[1..].split(quote).next()
+}
+
+/// What follows a sign.
+fn after(text: &str, sign: char) -> Option<&str> {
+    text.trim_start().strip_prefix(sign)
+}
+
+/// The literal that a line of a script sets a variable to, whatever it was. A comparison sets nothing.
+fn set<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let by_key = around(line, name).into_iter().find_map(|(before, rest)| {
+        if before.ends_with("environ[") {
+            literal(after(after(rest, ']')?, '=')?)
+        } else if before.ends_with("putenv(") {
+            literal(after(rest, ',')?)
+        } else if before.contains("environ.update(") {
+            literal(after(rest, ':')?)
+        } else {
+            None
+        }
+    });
+    by_key.or_else(|| {
+        let keywords = line.split_once("environ.update(")?.1;
+        keywords
+            .split([',', '(', '*'])
+            .find_map(|word| literal(after(word.trim_start().strip_prefix(name)?, '=')?))
+    })
+}
+
+/// The literal that a line of a script sets a variable to where it is not set.
+fn default<'a>(line: &'a str, name: &str) -> Option<&'a str> {
+    let around = around(line, name);
+    // `os.environ["X"] = os.environ.get("X", "y")`. To look a variable up without that sets nothing.
+    let is_set = around.iter().any(|(before, rest)| {
+        before.ends_with("environ[") && after(rest, ']').and_then(|rest| after(rest, '=')).is_some()
+    });
+    let gets = |before: &str| is_set && (before.ends_with("environ.get(") || before.ends_with("getenv("));
+    let given = |before: &str| before.ends_with("environ.setdefault(") || gets(before);
+    around.into_iter().find_map(|(before, rest)| literal(after(rest, ',').filter(|_| given(before))?))
+}
+
 fn is_name(key: &str) -> bool {
     !key.is_empty()
         && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
@@ -224,6 +273,30 @@ pub(super) mod tests {
             (read.variable("A"), read.variable("B"), read.program()),
             (Some("2"), Some("3"), "python")
         );
+        // A default of the script is below what it finds; what is only looked up or compared is not set.
+        for (line, a) in [
+            ("os.environ['A'] = \"2\"", "2"),
+            ("import os; os.environ[ 'A'] = '2'", "1"),
+            ("os.putenv('A', '2')", "2"),
+            ("os.environ.update(B='3', A='2')", "2"),
+            ("os.environ.update({'B': '3', 'A': '2'})", "2"),
+            ("os.environ.setdefault('A', '2')", "1"),
+            ("os.environ['A'] = os.environ.get('A', '2')", "1"),
+            ("x = os.environ.get('A', '2')", "1"),
+            ("if os.environ['A'] == '2': x('3')", "1"),
+            ("print(os.environ['A'], '2')", "1"),
+            ("os.environ['A'] = str(x) + '2'", "1"),
+        ] {
+            assert_eq!(command("env A=1 python t.py", line).variable("A"), Some(a), "{line}");
+        }
+        for (line, c) in [
+            ("os.environ.setdefault('C', '2')", Some("2")),
+            ("os.environ['C'] = os.getenv('C', '2')", Some("2")),
+            ("x = os.environ.get('C', '2')", None),
+            ("os.environ['C'] == '2'", None),
+        ] {
+            assert_eq!(command("python t.py", line).variable("C"), c, "{line}");
+        }
         let read = command("/opt/conda/bin/conda run --no-capture-output -n tf python -m vllm.x --y 1", "");
         assert_eq!((read.program(), read.module()), ("python", Some("vllm.x")));
         assert_eq!(command("conda run -n", "").program(), "");
