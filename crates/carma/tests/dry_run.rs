@@ -91,6 +91,7 @@ fn evaluation_counts_and_checkpoints_are_not_written() {
     let args = ["--batch-size", "48", "--hidden", "8192", "--out", &file];
     let value = traced(python, "evaluate.py", &args, &[]);
     assert_eq!(value["trace"]["end"]["batch_sizes"], serde_json::json!([48, 192]));
+    assert_eq!(value["trace"]["end"]["train_batch_sizes"], serde_json::json!([48]));
     let inference = traced(python, "evaluate.py", &[&args[..], &["--only-evaluate"]].concat(), &[]);
     assert_eq!(inference["trace"]["end"]["steps"], 0);
     assert!(allocated(&inference) < allocated(&value));

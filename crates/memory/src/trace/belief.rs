@@ -18,8 +18,8 @@ pub struct Asked {
 const OTHER_ARGUMENTS: f64 = 0.40;
 
 impl Asked {
-    /// The estimate of a trace, as far as it is believed for what is asked. `batches` are those that its data loaders
-    /// had.
+    /// The estimate of a trace, as far as it is believed for what is asked. `batches` are those of its data loaders
+    /// that may have trained.
     ///
     /// # Errors
     /// A trace of another program.
@@ -58,9 +58,9 @@ impl Asked {
             asked_batch = wanted.batch.or(asked_batch);
         }
         let Some(asked) = asked_batch else { return Ok(estimate) };
-        let known = its_batch.map_or_else(|| batches.to_vec(), |batch| vec![batch]);
-        match known.iter().max() {
-            Some(made) if !known.contains(&asked) => scale(&mut estimate, *made, asked),
+        // Of several it is not known which trained: from the smallest everything grows the most.
+        match its_batch.or_else(|| batches.iter().copied().min()) {
+            Some(made) if made != asked => scale(&mut estimate, made, asked),
             _ => {}
         }
         Ok(estimate)
@@ -112,6 +112,7 @@ impl Header {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::trace::End;
     use crate::{Parts, Tier};
 
     fn header(line: &str) -> Header {
@@ -165,6 +166,17 @@ mod tests {
         // Where neither command says it, what the loaders had.
         let silent = header("train.py");
         assert_eq!(ask(&silent, "train.py", Some(64)).unwrap().use_mib, MiB(2500));
+        // A loader of an evaluation has a larger one as a rule, and may be any of them.
+        for batches in [[32, 64], [64, 32]] {
+            let asked = |batch| Asked { program: vec!["train.py".into()], batch: Some(batch) };
+            let of = |batch| asked(batch).of(estimate(), &silent, &batches).unwrap();
+            assert_eq!((of(64).use_mib, of(128).use_mib, of(32)), (MiB(2500), MiB(4500), estimate()));
+        }
+        let end = End { batch_sizes: vec![32, 64], train_batch_sizes: vec![64], ..End::default() };
+        assert_eq!(
+            (end.trained(), End { train_batch_sizes: vec![], ..end.clone() }.trained()),
+            (&[64][..], &[32, 64][..])
+        );
         // A function has no command; its batch counts.
         let entry = Header { what: "net.py:make".into(), ..Header::default() };
         assert_eq!(ask(&entry, "other.py", None).unwrap(), estimate());

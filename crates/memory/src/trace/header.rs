@@ -89,6 +89,9 @@ pub struct End {
     /// Batch sizes of the data loaders, in the order in which they were used.
     #[serde(default)]
     pub batch_sizes: Vec<u64>,
+    /// Those of loaders in which a backward pass came; empty in logs from before they were noted.
+    #[serde(default)]
+    pub train_batch_sizes: Vec<u64>,
     /// Whether `torch.backends.cudnn.benchmark` was on.
     #[serde(default)]
     pub cudnn_benchmark: bool,
@@ -104,6 +107,11 @@ pub struct End {
 }
 
 impl End {
+    /// Batch sizes that may be the one of training: of the loaders that trained, where that was noted.
+    pub(super) fn trained(&self) -> &[u64] {
+        if self.train_batch_sizes.is_empty() { &self.batch_sizes } else { &self.train_batch_sizes }
+    }
+
     /// Family of the model by its class, in the words of the margins: `resnet`, `bert`, `cnn`.
     #[must_use]
     pub fn family(&self, convolutions: bool) -> &'static str {

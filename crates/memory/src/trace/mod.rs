@@ -65,5 +65,5 @@ pub fn estimate_for(
     let mut reader = read(log)?;
     let replay = replay(&mut reader, platform)?;
     let estimate = replay.estimate(task, platform)?;
-    asked.of(estimate, &replay.header, &replay.end.batch_sizes)
+    asked.of(estimate, &replay.header, replay.end.trained())
 }

@@ -118,19 +118,30 @@ def cut(original):
         size, _ = batch_of(loader)
         if size and size not in LOG.end["batch_sizes"]:
             LOG.end["batch_sizes"].append(size)
-        for batch in original(loader):
-            count += 1
-            LOG.write("m batch")
-            yield batch
-            training = RUN.backwards > backwards
-            if count >= BATCHES and (not training or RUN.seen_enough() or count >= MOST_BATCHES):
-                break
+        try:
+            for batch in original(loader):
+                count += 1
+                LOG.write("m batch")
+                yield batch
+                training = trains(size, backwards)
+                if count >= BATCHES and (not training or RUN.seen_enough() or count >= MOST_BATCHES):
+                    break
+        finally:
+            trains(size, backwards)  # also where the program leaves its loop
         last = partial_batch(loader, count)
         if last is not None:
             LOG.write("m batch")
             yield last
         loader.__dict__["_carma_done"] = True
     return batches
+
+
+def trains(size, before):
+    """Whether a backward pass came since a loader began; its batch is noted then: others only evaluate."""
+    training = RUN.backwards > before
+    if training and size and size not in LOG.end["train_batch_sizes"]:
+        LOG.end["train_batch_sizes"].append(size)
+    return training
 
 
 def batch_of(loader):

@@ -48,7 +48,7 @@ class Log:
     def __init__(self):
         self.file, self.next, self.live, self.peak = None, 0, 0, 0
         self.busy, self.stop, self.unflushed = False, None, 0
-        self.doubts, self.end = {}, {"steps": 0, "backwards": 0, "batch_sizes": []}
+        self.doubts, self.end = {}, {"steps": 0, "backwards": 0, "batch_sizes": [], "train_batch_sizes": []}
         self.threads = set()
         self.segments, self.most_reserved = Segments(), 0
 
