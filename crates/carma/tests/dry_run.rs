@@ -411,6 +411,9 @@ fn a_function_that_makes_a_model() {
     assert!(stderr.contains("ValueError: no such data set at net.py:9"), "{stderr}");
     assert_eq!(run(&["--entry", "net"]).status.code(), Some(2));
     assert_eq!(run(&["--entry", "net:make", "--lora", "8"]).status.code(), Some(2));
+    let refused = run(&["--entry", "net:make", "--optimizer", "adam8bit"]);
+    let stderr = String::from_utf8_lossy(&refused.stderr);
+    assert!(refused.status.code() == Some(2) && stderr.contains("adam8bit cannot be traced"), "{stderr}");
 }
 
 #[test]

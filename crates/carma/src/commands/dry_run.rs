@@ -105,32 +105,61 @@ fn assignment(word: &OsStr) -> Option<(&OsStr, &OsStr)> {
     Some((OsStr::from_bytes(&bytes[..equals]), OsStr::from_bytes(&bytes[equals + 1..])))
 }
 
-/// `[-u] [-X dev] SCRIPT ARGS`, `-m MODULE ARGS`.
+/// `[-u] [-X dev] SCRIPT ARGS`, `-m MODULE ARGS`, `-umMODULE ARGS`.
 fn after_python(mut launch: Launch, mut words: &[OsString]) -> Result<Launch, Failure> {
     while let Some((word, rest)) = words.split_first() {
         let text = word.to_string_lossy();
-        if text == "-m" {
-            let Some((module, arguments)) = rest.split_first() else { break };
-            if matches!(&*module.to_string_lossy(), "torch.distributed.run" | "torch.distributed.launch") {
-                return one_process(launch, arguments, &module.to_string_lossy());
+        let Some(option) = text.strip_prefix('-') else {
+            launch.words = program_words(word, rest);
+            return Ok(launch);
+        };
+        // Letters stand together until one takes a value, which may follow in the same word.
+        let valued = option.find(['m', 'c', 'W', 'X']).filter(|_| !option.starts_with('-'));
+        let (flags, value) = valued.map_or((option, ""), |at| (&option[..at], &option[at + 1..]));
+        match valued.map(|at| option.as_bytes()[at]) {
+            Some(b'm') => {
+                if !flags.is_empty() {
+                    launch.interpreter.push(format!("-{flags}").into());
+                }
+                let joined = OsString::from(value);
+                let (module, arguments) = match rest.split_first() {
+                    _ if !value.is_empty() => (&joined, rest),
+                    Some(split) => split,
+                    None => break,
+                };
+                return of_module(launch, module, arguments);
             }
-            launch.words = program_words(word, rest);
-            return Ok(launch);
+            Some(b'c') => return Err(not_a_file("-c")),
+            None if option.is_empty() => return Err(not_a_file("-")),
+            _ => {}
         }
-        if text == "-c" || text == "-" {
-            return Err(Failure::usage(format!("a dry run of `python {text}` is not possible"))
-                .hint("put the program into a file"));
-        }
-        if !text.starts_with('-') {
-            launch.words = program_words(word, rest);
-            return Ok(launch);
-        }
-        let with_value = matches!(&*text, "-W" | "-X" | "--check-hash-based-pycs");
+        let with_value = (valued.is_some() && value.is_empty()) || &*text == "--check-hash-based-pycs";
         let taken = if with_value { 2.min(words.len()) } else { 1 };
         launch.interpreter.extend(words[..taken].iter().cloned());
         words = &words[taken..];
     }
     Err(Failure::usage("Python is started without a program"))
+}
+
+fn not_a_file(option: &str) -> Failure {
+    Failure::usage(format!("a dry run of `python {option}` is not possible"))
+        .hint("put the program into a file")
+}
+
+/// `python -m MODULE`; a launcher would start processes that nothing traces, so its script is taken.
+fn of_module(mut launch: Launch, module: &OsString, arguments: &[OsString]) -> Result<Launch, Failure> {
+    let name = module.to_string_lossy();
+    if matches!(
+        &*name,
+        "torch.distributed.run"
+            | "torch.distributed.launch"
+            | "accelerate.commands.launch"
+            | "deepspeed.launcher.runner"
+    ) {
+        return one_process(launch, arguments, &name);
+    }
+    launch.words = program_words(OsStr::new("-m"), &[std::slice::from_ref(module), arguments].concat());
+    Ok(launch)
 }
 
 /// The script of a launcher of several processes, as the one process of a world of one.
@@ -199,6 +228,21 @@ mod tests {
         assert_eq!(spread.words, words("run -- train.py --a b"));
         assert!(spread.env.contains(&("WORLD_SIZE".into(), "1".into())));
         assert_eq!(of("python -m torch.distributed.run --x t.py 1").unwrap().words, words("run -- t.py 1"));
+        for launcher in [
+            "-m torch.distributed.launch",
+            "-mtorch.distributed.run",
+            "-um accelerate.commands.launch --num_processes 2",
+            "-m deepspeed.launcher.runner --num_gpus 2",
+        ] {
+            let one = of(&format!("python {launcher} t.py 1")).unwrap();
+            assert_eq!(one.words, words("run -- t.py 1"), "{launcher}");
+            assert!(one.env.contains(&("WORLD_SIZE".into(), "1".into())), "{launcher}");
+        }
+        let joined = of("python -Wignore -uBmpkg.train -m x").unwrap();
+        assert_eq!(
+            (joined.interpreter, joined.words),
+            (words("-Wignore -uB"), words("run -- -m pkg.train -m x"))
+        );
         let line = |text: &str| launch(&["/bin/sh".into(), "-c".into(), text.into()], None);
         assert_eq!(
             line("python train.py --lr 1").unwrap(),
@@ -214,6 +258,8 @@ mod tests {
             "python",
             "python -u",
             "python -c print()",
+            "python -uc print()",
+            "python -um",
             "python -",
             "env A=1",
             "torchrun -m x",

@@ -7,7 +7,7 @@ use crate::cli::memory::TraceModelArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Screen, print, print_json};
 use carma_memory::estimators::Answer;
-use carma_memory::{Mode, Parallel};
+use carma_memory::{Mode, Optimizer, Parallel};
 use std::ffi::OsString;
 
 /// Runs the verb.
@@ -23,6 +23,10 @@ pub(crate) fn run(context: &Context, args: &TraceModelArgs) -> Outcome {
         if given {
             return Err(Failure::usage(format!("{what} is decided by the function that makes the model")));
         }
+    }
+    if task.optimizer == Optimizer::Adam8bit {
+        return Err(Failure::usage("--optimizer adam8bit cannot be traced: its kernels need a GPU")
+            .hint("--optimizer adam takes more, so what it takes is a bound"));
     }
     if !args.entry.contains(':') {
         return Err(Failure::usage(format!("--entry {}: expected MODULE:FUNCTION", args.entry)));
