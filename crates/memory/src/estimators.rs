@@ -73,6 +73,12 @@ impl Known {
         for (share, why) in self.caveats.iter().filter(|(share, _)| !traced || *share > 0.0) {
             estimate.widen(*share, why);
         }
+        self.by_processes(&mut estimate);
+        estimate
+    }
+
+    /// As often as there are processes on one GPU.
+    fn by_processes(&self, estimate: &mut Estimate) {
         let processes = u64::from(self.processes.max(1));
         if processes > 1 {
             let all = |mib: MiB| MiB(mib.0.saturating_mul(processes));
@@ -81,7 +87,6 @@ impl Known {
             estimate.parts = None;
             estimate.reasons.push(format!("{processes} processes on one GPU take it so many times"));
         }
-        estimate
     }
 }
 
@@ -232,9 +237,15 @@ fn by_share(view: &View<'_>) -> Result<Estimate, Error> {
         estimator: "share",
         what: "a command whose program takes a share of the GPU: vLLM, SGLang, JAX, TensorFlow".into(),
     })?;
-    taker
-        .estimate(view.platform)
-        .ok_or_else(|| Error::bad(taker.program, format!("{}; how far is not known beforehand", taker.why)))
+    let mut estimate = taker.estimate(view.platform).ok_or_else(|| {
+        Error::bad(taker.program, format!("{}; how far is not known beforehand", taker.why))
+    })?;
+    view.known.by_processes(&mut estimate);
+    let most = view.platform.gpu.total_mib;
+    for mib in [&mut estimate.need_mib, &mut estimate.use_mib, &mut estimate.upper_mib] {
+        *mib = (*mib).min(most);
+    }
+    Ok(estimate)
 }
 
 fn by_trace(view: &View<'_>, log: &[u8]) -> Result<Estimate, Error> {
@@ -450,6 +461,7 @@ pub fn run(which: &str, known: &Known, task: &ModelTask, platform: &Platform) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::Taken;
 
     #[test]
     fn a_front_end_asked_for_by_name_answers_itself_or_not_at_all() {
@@ -470,5 +482,22 @@ mod tests {
         assert!(error.starts_with("allocator/onnx: "), "{error}");
         let error = asked("allocator/onnx", &Known { onnx: None, ..known }).unwrap_err();
         assert_eq!(error, "allocator/onnx needs --onnx");
+    }
+
+    #[test]
+    fn a_share_is_taken_by_each_process() {
+        let platform = Platform::lookup("H200", (2, 11)).unwrap();
+        let taken = |processes| {
+            let share = Taken::Share { likely: 0.2, upper: 0.22, context: true };
+            let taker = Taker { program: "JAX", taken: share, why: String::new() };
+            let known = Known { taker: Some(taker), processes, ..Known::default() };
+            let estimate =
+                |name| run(name, &known, &ModelTask::default(), &platform).unwrap().remove(0).result.unwrap();
+            assert_eq!(estimate("share").upper_mib, estimate("auto").upper_mib);
+            estimate("share")
+        };
+        let (one, two, nine) = (taken(1), taken(2), taken(9));
+        assert_eq!((two.use_mib.0, two.upper_mib.0), (2 * one.use_mib.0, 2 * one.upper_mib.0));
+        assert_eq!((nine.need_mib, nine.upper_mib), (platform.gpu.total_mib, platform.gpu.total_mib));
     }
 }

@@ -33,7 +33,7 @@ impl Processes {
     pub fn of(command: &Command, read: &dyn Fn(&str) -> Option<String>) -> Self {
         let words = &command.words;
         let launcher = launcher(command);
-        let inner = if launcher.is_some() { command.inner() } else { 0 };
+        let inner = launcher.map_or(0, |launcher| inner(command, launcher));
         // A launcher's own words come before its script, the script's after it.
         let (own, its) = words.split_at(inner);
         let number = |text: &str| text.parse::<u32>().ok().filter(|n| (1..=MOST).contains(n));
@@ -67,12 +67,146 @@ impl Processes {
     }
 }
 
-fn launcher(command: &Command) -> Option<&'static str> {
-    if let Some("torch.distributed.run" | "torch.distributed.launch") = command.module() {
-        return Some("torchrun");
+/// Options of launchers that take the next word.
+const VALUED: &[&str] = &[
+    // torchrun
+    "nnodes",
+    "nproc-per-node",
+    "rdzv-backend",
+    "rdzv-endpoint",
+    "rdzv-id",
+    "rdzv-conf",
+    "max-restarts",
+    "monitor-interval",
+    "start-method",
+    "role",
+    "log-dir",
+    "r",
+    "redirects",
+    "t",
+    "tee",
+    "local-ranks-filter",
+    "node-rank",
+    "master-addr",
+    "master-port",
+    "local-addr",
+    // accelerate, deepspeed
+    "config-file",
+    "num-processes",
+    "num-machines",
+    "machine-rank",
+    "main-process-ip",
+    "main-process-port",
+    "mixed-precision",
+    "gpu-ids",
+    "dynamo-backend",
+    "zero-stage",
+    "hostfile",
+    "include",
+    "i",
+    "exclude",
+    "e",
+    "num-nodes",
+    "num-gpus",
+    "launcher",
+    // mpirun, mpiexec, srun
+    "np",
+    "n",
+    "c",
+    "N",
+    "npernode",
+    "ppn",
+    "host",
+    "hosts",
+    "H",
+    "f",
+    "machinefile",
+    "rankfile",
+    "rf",
+    "x",
+    "map-by",
+    "bind-to",
+    "rank-by",
+    "wdir",
+    "wd",
+    "path",
+    "prefix",
+    "output-filename",
+    "timeout",
+    "iface",
+    "ntasks",
+    "ntasks-per-node",
+    "cpus-per-task",
+    "nodes",
+    "gpus",
+    "gpus-per-node",
+    "gpus-per-task",
+    "gres",
+    "mem",
+    "partition",
+    "p",
+    "account",
+    "A",
+    "job-name",
+    "J",
+    "time",
+    "o",
+    "output",
+    "error",
+    "w",
+    "nodelist",
+    "G",
+    "C",
+    "constraint",
+    "D",
+    "chdir",
+    "mpi",
+    "cpu-bind",
+    "distribution",
+    "qos",
+    "export",
+];
+
+/// Where the program of a launcher begins among the words: a script, `-m`, or the first word that is neither an option nor a
+/// value of one.
+fn inner(command: &Command, launcher: &str) -> usize {
+    let words = &command.words;
+    let first = command.module_at().map_or(if launcher == "accelerate" { 2 } else { 1 }, |(_, at)| at);
+    let mut at = first;
+    while let Some(word) = words.get(at) {
+        let is_module = matches!(word.as_str(), "-m" | "--module");
+        if word.ends_with(".py") || is_module && !matches!(launcher, "mpirun" | "mpiexec" | "srun") {
+            return at;
+        }
+        let Some(name) = word.strip_prefix('-').map(|name| name.trim_start_matches('-').replace('_', "-"))
+        else {
+            break;
+        };
+        at += match &*name {
+            // A name and a value.
+            "mca" | "gmca" | "env" | "genv" => 3,
+            // A number is a value of whatever comes before it.
+            name if VALUED.contains(&name)
+                || words.get(at + 1).is_some_and(|next| next.parse::<u32>().is_ok()) =>
+            {
+                2
+            }
+            _ => 1,
+        };
     }
-    if command.module() == Some("accelerate.commands.launch") {
-        return Some("accelerate");
+    // Behind an option that is not known its value may have been taken for the program: a script is one for sure.
+    let script =
+        || words.iter().skip(first).position(|word| word.ends_with(".py")).map(|script| first + script);
+    let starts_scripts = matches!(launcher, "torchrun" | "accelerate" | "deepspeed");
+    Some(at).filter(|_| !starts_scripts).or_else(script).unwrap_or(at).min(words.len())
+}
+
+pub(super) fn launcher(command: &Command) -> Option<&'static str> {
+    match command.module() {
+        Some("torch.distributed.run" | "torch.distributed.launch") => return Some("torchrun"),
+        Some("accelerate.commands.launch") => return Some("accelerate"),
+        Some("deepspeed.launcher.runner") => return Some("deepspeed"),
+        _ => {}
     }
     let program = command.program();
     let known = ["torchrun", "deepspeed", "mpirun", "mpiexec", "srun"];
@@ -239,10 +373,35 @@ mod tests {
             ("deepspeed --include localhost:1,3,5 t.py", Some("deepspeed"), Some(3)),
             ("mpirun -np 4 python t.py", Some("mpirun"), Some(4)),
             ("torchrun --nproc-per-node 99999999 t.py", Some("torchrun"), None),
+            ("nice torchrun --nproc-per-node 4 t.py", Some("torchrun"), Some(4)),
+            ("timeout 3600 torchrun --nproc-per-node 4 t.py", Some("torchrun"), Some(4)),
+            ("mpirun -np 2 ./train -n 200", Some("mpirun"), Some(2)),
+            ("mpirun --mca btl tcp -x A -np 2 --oversubscribe ./train -n 200", Some("mpirun"), Some(2)),
+            ("mpirun -np 2 python -m pkg.train -n 200", Some("mpirun"), Some(2)),
+            ("torchrun --nproc-per-node 2 -m pkg.train -n 200", Some("torchrun"), Some(2)),
+            (
+                "torchrun --standalone --new-option a --nproc-per-node 2 t.py -n 200",
+                Some("torchrun"),
+                Some(2),
+            ),
+            ("torchrun --nproc-per-node 2 --no-python ./train -n 200", Some("torchrun"), Some(2)),
+            (
+                "python -m torch.distributed.run --nproc-per-node=2 -m pkg.train -n 9",
+                Some("torchrun"),
+                Some(2),
+            ),
+            ("python -m accelerate.commands.launch --num_processes 2 t.py", Some("accelerate"), Some(2)),
+            ("srun -n 4 --gres gpu:1 ./train -n 200", Some("srun"), Some(4)),
         ] {
             let read = of(line, "", &[]);
             assert_eq!((read.launcher, read.count), (launcher, count), "{line}");
         }
+        let line = |option: &str, line: &str| {
+            let words = ["bash", option, line].map(str::to_owned);
+            Processes::of(&Command::new(&words, &std::collections::BTreeMap::new(), None), &|_| None).count
+        };
+        assert_eq!(line("-lc", "torchrun --nproc-per-node 4 train.py"), Some(4));
+        assert_eq!(line("-c", "cd /w && torchrun --nproc-per-node 4 train.py > log"), Some(4));
         let two = of("torchrun -n 4 t.py", "", &[]);
         assert_eq!((two.on_one_gpu(4), two.on_one_gpu(2), two.on_one_gpu(0)), (1, 2, 4));
     }

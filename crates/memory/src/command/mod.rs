@@ -4,6 +4,7 @@
 //! import lines and for settings that are written as literals, and what it decides otherwise is not seen.
 
 mod launcher;
+mod started;
 mod taker;
 
 pub use launcher::{Processes, Sharding};
@@ -28,32 +29,7 @@ impl Command {
     /// Takes a command apart.
     #[must_use]
     pub fn new(command: &[String], env: &BTreeMap<String, String>, script: Option<&[u8]>) -> Self {
-        let mut env = env.clone();
-        let mut words = Vec::new();
-        // A line for the shell has words within words.
-        for word in command.iter().flat_map(|word| word.split_whitespace()) {
-            let word = word.trim_matches(['\'', '"']);
-            match word.split_once('=') {
-                Some((key, value)) if words.is_empty() && is_name(key) => {
-                    env.insert(key.to_owned(), value.trim_matches(['\'', '"']).to_owned());
-                }
-                _ if words.is_empty()
-                    && matches!(stem(word), "env" | "sh" | "bash" | "-c" | "exec" | "nohup") => {}
-                _ => words.push(word.to_owned()),
-            }
-        }
-        // A program that starts another in an environment of packages.
-        let runs = matches!(
-            words.first().map(|word| stem(word)),
-            Some("conda" | "mamba" | "micromamba" | "uv" | "poetry" | "pdm")
-        );
-        if runs && words.get(1).is_some_and(|word| word == "run") {
-            words.drain(..2);
-            while let Some(option) = words.first().filter(|word| word.starts_with('-')) {
-                let takes = matches!(option.as_str(), "-n" | "-p" | "--name" | "--prefix");
-                words.drain(..words.len().min(if takes { 2 } else { 1 }));
-            }
-        }
+        let (words, env) = started::started(command, env);
         let text = script.map(|text| String::from_utf8_lossy(&text[..text.len().min(MOST_TEXT)]));
         let lines = text.iter().flat_map(|text| text.lines());
         let script = lines.map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -67,19 +43,27 @@ impl Command {
 
     /// What Python is told to run by `-m`.
     fn module(&self) -> Option<&str> {
-        let at = self
-            .words
-            .iter()
-            .position(|word| word == "-m")
-            .filter(|_| self.program().starts_with("python"))?;
-        self.words.get(at + 1).map(String::as_str)
+        self.module_at().map(|(module, _)| module)
     }
 
-    /// Where the program of a launcher begins among the words: a script, or what follows `-m`.
-    fn inner(&self) -> usize {
-        let words = self.words.iter().enumerate().skip(1);
-        let script = |(_, word): &(usize, &String)| word.ends_with(".py");
-        words.clone().find(script).map_or(self.words.len(), |(at, _)| at)
+    /// The same, and where the words for it begin. Letters of Python's options stand together until one takes a value.
+    fn module_at(&self) -> Option<(&str, usize)> {
+        let mut words = self.words.iter().enumerate().skip(1);
+        while self.program().starts_with("python") {
+            let (at, word) = words.next()?;
+            let option = word.strip_prefix('-')?;
+            let valued = option.find(['m', 'c', 'W', 'X']).filter(|_| !option.starts_with('-'));
+            let value = valued.map_or("", |letter| &option[letter + 1..]);
+            match valued.map(|letter| option.as_bytes()[letter]) {
+                Some(b'm') if value.is_empty() => return Some((words.next()?.1, at + 2)),
+                Some(b'm') => return Some((value, at + 1)),
+                Some(b'c') => return None,
+                Some(_) if value.is_empty() => drop(words.next()),
+                None if option == "-check-hash-based-pycs" => drop(words.next()),
+                _ => {}
+            }
+        }
+        None
     }
 
     /// Value of the last option of one of these names, as in `--name value` and `--name=value`; `-` and `_` are the
@@ -226,12 +210,6 @@ fn default<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     around.into_iter().find_map(|(before, rest)| literal(after(rest, ',').filter(|_| given(before))?))
 }
 
-fn is_name(key: &str) -> bool {
-    !key.is_empty()
-        && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
-        && !key.as_bytes()[0].is_ascii_digit()
-}
-
 fn stem(word: &str) -> &str {
     word.rsplit('/').next().unwrap_or(word)
 }
@@ -299,6 +277,17 @@ pub(super) mod tests {
         }
         let read = command("/opt/conda/bin/conda run --no-capture-output -n tf python -m vllm.x --y 1", "");
         assert_eq!((read.program(), read.module()), ("python", Some("vllm.x")));
+        for (line, module) in [
+            ("python3 -u -W ignore -Xdev -m vllm -m x", Some("vllm")),
+            ("python3 -um vllm", Some("vllm")),
+            ("python3 -mvllm", Some("vllm")),
+            ("python3 train.py -m vllm", None),
+            ("python3 -c m -m vllm", None),
+            ("python3 -m", None),
+            ("./run -m vllm", None),
+        ] {
+            assert_eq!(command(line, "").module(), module, "{line}");
+        }
         assert_eq!(command("conda run -n", "").program(), "");
         let words: Vec<String> = ["--a_b=3", "--c", "4", "--d"].map(str::to_owned).to_vec();
         assert_eq!(Command::option(&words, &["a-b"]), Some("3"));

@@ -260,6 +260,11 @@ mod tests {
             likely("XLA_PYTHON_CLIENT_MEM_FRACTION=.5 python t.py", "from flax import nnx", "JAX"),
             0.5
         );
+        assert_eq!(likely("env -u A XLA_PYTHON_CLIENT_MEM_FRACTION=.2 python t.py", jax, "JAX"), 0.2);
+        let words = ["sh", "-c", "export XLA_PYTHON_CLIENT_MEM_FRACTION=.2; python t.py"].map(str::to_owned);
+        let exported = Command::new(&words, &std::collections::BTreeMap::new(), Some(jax.as_bytes()));
+        assert!(Taker::of(&exported).unwrap().why.contains("takes 20 %"));
+        assert_eq!(of("python t.py -m vllm", ""), None);
         for line in [
             "XLA_PYTHON_CLIENT_PREALLOCATE=false python t.py",
             "XLA_PYTHON_CLIENT_ALLOCATOR=platform python t.py",
