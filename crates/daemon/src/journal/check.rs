@@ -4,6 +4,7 @@
 //! file beside the journal, and (as they are replayed) the inputs after the snapshot. `carma journal check` looks at
 //! every row. Nothing here changes anything, and a daemon may be at work meanwhile.
 
+use super::head::Claim;
 use super::schema::{self, Meta, SCHEMA, Tally, WITH_SUMS};
 use super::{JournalError, head, read, sums};
 use carma_core::model::{Finished, JobId};
@@ -47,15 +48,38 @@ impl Findings {
     }
 }
 
+/// The journal as it is at one moment: what a daemon writes later is not seen.
+pub(super) struct View {
+    /// What the file beside the journal said. It is read before: a daemon at work writes that file after its commits, so
+    /// what it says later may be of entries that are not seen here.
+    claim: Option<Claim>,
+    /// With a transaction that has begun to read.
+    db: Connection,
+    /// Format of the tables.
+    version: usize,
+}
+
+impl View {
+    pub(super) fn of(journal: &Path) -> Result<Self, JournalError> {
+        let failed = super::sql("read");
+        let claim = head::read(journal);
+        let db = read::open_to_read(journal).map_err(&failed)?;
+        db.execute_batch("BEGIN").map_err(&failed)?;
+        let version = schema::version(&db).map_err(&failed)?;
+        if version > SCHEMA.len() {
+            return Err(JournalError::TooNew { found: version, known: SCHEMA.len() });
+        }
+        Ok(Self { claim, db, version })
+    }
+}
+
 /// Looks at everything. `journal`: the file.
 #[must_use]
 pub fn check(journal: &Path) -> Vec<Finding> {
-    let mut findings = Findings::default();
-    match examine(journal, &mut findings) {
-        Ok(()) => {}
-        Err(why) => findings.enter("file", String::new(), Ok(vec![why])),
+    match opened(journal) {
+        Ok(view) => examine(journal, &view),
+        Err(why) => vec![Finding { about: "file", ok: false, text: why }],
     }
-    findings.0
 }
 
 /// What the daemon looks at before it starts anything. `Ok(false)`: there is no journal yet.
@@ -74,22 +98,17 @@ pub(super) fn at_start(journal: &Path) -> Result<bool, JournalError> {
             return Ok(problems);
         }
         let failed = super::sql("read");
-        let db = read::open_to_read(journal).map_err(&failed)?;
-        let tx = db.unchecked_transaction().map_err(&failed)?;
-        let version = schema::version(&tx).map_err(&failed)?;
-        if version > SCHEMA.len() {
-            return Err(JournalError::TooNew { found: version, known: SCHEMA.len() });
-        }
-        problems = integrity(&tx, "quick_check").map_err(&failed)?;
-        problems.extend(tables(&tx, version).map_err(&failed)?);
+        let View { claim, db, version } = View::of(journal)?;
+        problems = integrity(&db, "quick_check").map_err(&failed)?;
+        problems.extend(tables(&db, version).map_err(&failed)?);
         if !problems.is_empty() {
             return Ok(problems);
         }
-        let meta = if version < WITH_SUMS { None } else { Some(whole(&tx)?) };
+        let meta = if version < WITH_SUMS { None } else { Some(whole(&db)?) };
         if let Some(meta) = &meta {
-            problems.extend(counts(&tx, meta).map_err(&failed)?);
+            problems.extend(counts(&db, meta).map_err(&failed)?);
         }
-        problems.extend(beside(journal, meta.as_ref()));
+        problems.extend(beside(journal, claim.as_ref(), meta.as_ref()));
         Ok(problems)
     };
     match quick() {
@@ -272,9 +291,9 @@ fn counts(db: &Connection, meta: &Meta) -> rusqlite::Result<Vec<String>> {
     Ok(problems)
 }
 
-/// Whether the journal goes as far as the file beside it says, and is the same one.
-fn beside(journal: &Path, meta: Option<&Meta>) -> Option<String> {
-    let claim = head::read(journal)?;
+/// Whether the journal goes as far as the file beside it said, and is the same one.
+fn beside(journal: &Path, claim: Option<&Claim>, meta: Option<&Meta>) -> Option<String> {
+    let claim = claim?;
     let path = head::path_of(journal);
     let Some(meta) = meta.filter(|meta| meta.id == claim.id) else {
         return Some(format!(
@@ -318,8 +337,8 @@ fn each(
     walk().map_err(super::sql("read"))
 }
 
-/// Looks at everything. An error: it cannot even be opened.
-fn examine(journal: &Path, findings: &mut Findings) -> Result<(), String> {
+/// Opens it to look at everything. An error: that cannot be.
+fn opened(journal: &Path) -> Result<View, String> {
     if !exists(journal)? {
         return Err(format!("there is no journal at {}", journal.display()));
     }
@@ -327,30 +346,29 @@ fn examine(journal: &Path, findings: &mut Findings) -> Result<(), String> {
     if !wrong.is_empty() {
         return Err(wrong.join("; "));
     }
-    let say = |e: rusqlite::Error| e.to_string();
-    let db = read::open_to_read(journal).map_err(say)?;
-    // What a daemon writes meanwhile is not seen.
-    let tx = db.unchecked_transaction().map_err(say)?;
-    let version = schema::version(&tx).map_err(say)?;
-    if version > SCHEMA.len() {
-        return Err(JournalError::TooNew { found: version, known: SCHEMA.len() }.to_string());
-    }
-    let pages: i64 = tx.query_row("PRAGMA page_count", [], |row| row.get(0)).map_err(say)?;
+    View::of(journal).map_err(|e| e.to_string())
+}
+
+/// Looks at everything in an open journal.
+pub(super) fn examine(journal: &Path, View { claim, db, version }: &View) -> Vec<Finding> {
+    let mut findings = Findings::default();
     let read = super::sql("read");
-    let structure = integrity(&tx, "integrity_check").map_err(&read);
-    findings.enter("file", format!("{} KiB, format {version}", pages * 4), structure);
-    let definitions = tables(&tx, version).map_err(&read);
+    let pages = db.query_row("PRAGMA page_count", [], |row| row.get::<_, i64>(0));
+    let structure = integrity(db, "integrity_check").map_err(&read);
+    let size = pages.as_ref().map_or(0, |pages| pages * 4);
+    findings.enter("file", format!("{size} KiB, format {version}"), pages.map_err(&read).and(structure));
+    let definitions = tables(db, *version).map_err(&read);
     let readable = definitions.as_ref().is_ok_and(Vec::is_empty);
     findings.enter("tables", "as this format defines them".into(), definitions);
     if !readable {
-        return Ok(());
+        return findings.0;
     }
-    if version < WITH_SUMS {
+    if *version < WITH_SUMS {
         let text = format!("format {version} has no sums; this carma adds them when it serves this journal");
-        findings.enter("sums", text, Ok(beside(journal, None).into_iter().collect()));
-        return Ok(());
+        findings.enter("sums", text, Ok(beside(journal, claim.as_ref(), None).into_iter().collect()));
+        return findings.0;
     }
-    let meta = whole(&tx);
+    let meta = whole(db);
     let (text, problems) = match &meta {
         Ok(meta) => (
             format!(
@@ -359,19 +377,19 @@ fn examine(journal: &Path, findings: &mut Findings) -> Result<(), String> {
                 meta.seq,
                 meta.next_job.saturating_sub(1)
             ),
-            counts(&tx, meta).map_err(&read).map(|mut problems| {
-                problems.extend(beside(journal, Some(meta)));
+            counts(db, meta).map_err(&read).map(|mut problems| {
+                problems.extend(beside(journal, claim.as_ref(), Some(meta)));
                 problems
             }),
         ),
         Err(e) => (String::new(), Ok(vec![e.to_string()])),
     };
     findings.enter("whole", text, problems);
-    rows(&tx, findings);
+    rows(db, &mut findings);
     if let Ok(meta) = meta {
-        replayed(&tx, &meta, findings);
+        replayed(db, &meta, &mut findings);
     }
-    Ok(())
+    findings.0
 }
 
 /// Looks at the rows of all tables.

@@ -150,6 +150,24 @@ fn every_flipped_byte_is_found_or_harmless() {
 }
 
 #[test]
+fn a_sound_journal_is_sound_while_it_is_written_to() {
+    let (_dir, path) = place();
+    let (mut journal, mut state) = (opened(&path), State::default());
+    write(&mut journal, &mut state, [gpu()]);
+    submit(&mut journal, &mut state, 1, "");
+    let view = check::View::of(&path).unwrap();
+    submit(&mut journal, &mut state, 2, "");
+    assert_eq!(
+        head::read(&path).unwrap().next_job,
+        3,
+        "the file beside the journal is ahead of what is looked at"
+    );
+    let broken: Vec<Finding> =
+        check::examine(&path, &view).into_iter().filter(|finding| !finding.ok).collect();
+    assert_eq!(broken, []);
+}
+
+#[test]
 fn a_flipped_byte_in_what_decides_stops_the_start() {
     for table in ["inputs", "jobs", "environments", "snapshots"] {
         let (_dir, path) = place();
