@@ -213,11 +213,23 @@ def print_table(head, rows):
         print("  ".join([row[0].ljust(widths[0]), *cells]).rstrip())
 
 
+def short_names(paths):
+    """Of each path as much of its end as tells it from the others."""
+    parts = {path: Path(os.path.abspath(path)).parts for path in paths}
+    names = {}
+    for path, own in parts.items():
+        others = [other for other in parts.values() if other != own]
+        length = next(n for n in range(1, len(own) + 1) if all(other[-n:] != own[-n:] for other in others))
+        names[path] = str(Path(*own[-length:]))
+    return names
+
+
 def report(plays, options):
     groups = {}
     for run in plays:
-        name = run["policy"] if len(options.carma) == 1 else f"{Path(run['carma']).name} {run['policy']}"
-        groups.setdefault(name, []).append(run)
+        groups.setdefault((run["carma"], run["policy"]), []).append(run)
+    shown = short_names(options.carma) if len(options.carma) > 1 else {}
+    groups = {f"{shown.get(carma, '')} {policy}".strip(): runs for (carma, policy), runs in groups.items()}
     columns = [
         ("makespan s", 0, lambda run: run["makespan_s"]),
         ("JCT s", 0, lambda run: run["jct_s"]),
@@ -269,6 +281,8 @@ def main():
     for carma in options.carma:
         if not os.access(carma, os.X_OK):
             parser.error(f"--carma {carma}: there is no such program")
+    if len({os.path.abspath(carma) for carma in options.carma}) < len(options.carma):
+        parser.error("--carma: one program is named twice; name each version once, or more --repeats")
     if min(options.speed, options.jobs, options.repeats, options.patience) < 1 or options.gap <= 0:
         parser.error("--speed, --jobs, --repeats, --patience: 1 or more; --gap: more than 0")
     options.text = options.config.read_text() if options.config else ""
@@ -292,7 +306,7 @@ def main():
                 plays.append(play(options, carma, policy, seed))
                 done = plays[-1]
                 lib.say(
-                    f"{Path(carma).name} {policy} seed {seed}: makespan {done['makespan_s']:.0f} s, "
+                    f"{short_names(options.carma)[carma]} {policy} seed {seed}: makespan {done['makespan_s']:.0f} s, "
                     f"slowdown {done['slowdown']['mean']:.2f}"
                 )
                 if options.json:
