@@ -30,15 +30,19 @@ RESNET = ("resnet152", "resnet152", 220, 12, 8.5, 0.57, 0.23, 11)
 GPT = ("gpt2", "gpt2", 140, 24, 12.0, 0.60, 0.30, 12)
 MIX = [CIFAR, RESNET, CIFAR, GPT, CIFAR, RESNET, CIFAR, GPT]
 
+# With a short window, so that the start-up gate does not eat the machine's time.
+WINDOW = '[sampling]\nwindow = "5s"\n'
+# The published policies set no hard limits by themselves.
+CAPS = WINDOW + "[mps]\ncaps = true\n"
+
 
 class Carma:
     """A daemon of our own, and its command line."""
 
-    def __init__(self, options, policy, sharing, config='[sampling]\nwindow = "5s"\n'):
+    def __init__(self, options, policy, sharing, config=WINDOW):
         self.options = options
         self.dir = tempfile.mkdtemp(prefix="carma-")
         self.socket = os.path.join(self.dir, "s")
-        # By default with a short window, so that the start-up gate does not eat the machine's time.
         text, config = config, os.path.join(self.dir, "carma.toml")
         with open(config, "w") as file:
             file.write(text)
@@ -49,8 +53,26 @@ class Carma:
         # In a session of its own, and SIGTERM like Ctrl-C: what ends the script must not end the daemon before `stop` has cancelled its jobs.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         self.process = subprocess.Popen(command, stderr=self.log, stdout=self.log, start_new_session=True)
-        wait_for(lambda: os.path.exists(self.socket) and self.try_json("gpus"), 60, "the daemon")
-        wait_for(lambda: self.json("gpus")["gpus"][0]["status"] == "ok", 30, "the first reading")
+        try:
+            wait_for(self.answers, 60, "the daemon")
+            wait_for(self.reads, 30, "the first reading")
+        except BaseException as error:
+            tail = self.tail()
+            self.stop()
+            if isinstance(error, RuntimeError):
+                raise RuntimeError(f"{error}; the daemon's log ends with:\n{tail}") from None
+            raise
+
+    def answers(self):
+        """What it says of its GPUs, or None while it says nothing."""
+        if self.process.poll() is not None:
+            raise RuntimeError(f"the daemon ended with exit code {self.process.returncode}")
+        return self.try_json("gpus") if os.path.exists(self.socket) else None
+
+    def reads(self):
+        """Whether its first GPU was read."""
+        answer = self.answers()
+        return answer is not None and answer["gpus"][0]["status"] == "ok"
 
     def text(self, *args):
         return subprocess.run(
@@ -120,14 +142,19 @@ class Carma:
         wait_for(lambda: self.show(job)["job"]["state"] == "RUNNING", seconds, f"job {job} to run")
 
     def stop(self):
-        for row in (self.try_json("queue") or {"jobs": []})["jobs"]:
-            self.text("cancel", str(row["id"]))
-        try:
-            wait_for(lambda: not self.json("queue")["jobs"], 20, "the jobs to end")
-        except RuntimeError as error:
-            print(error)
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(timeout=30)
+        if self.process.poll() is None:
+            for row in (self.try_json("queue") or {"jobs": []})["jobs"]:
+                self.text("cancel", str(row["id"]))
+            try:
+                wait_for(lambda: not self.json("queue")["jobs"], 20, "the jobs to end")
+            except RuntimeError as error:
+                print(error)
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
         shutil.rmtree(self.dir, ignore_errors=True)
 
 
@@ -192,7 +219,7 @@ def mean(values):
 
 def play_mix(options, policy, sharing):
     """The same eight tasks under one policy and mode."""
-    carma = Carma(options, policy, sharing)
+    carma = Carma(options, policy, sharing, CAPS if sharing == "mps" else WINDOW)
     try:
         sampler = Sampler(carma)
         started = time.time()
@@ -286,7 +313,8 @@ def around(jobs, start, end, span=7.0):
 
 def out_of_memory(options):
     """A job that needs seven times what its owner said, beside two healthy neighbours."""
-    carma = Carma(options, "oracle-magm", "mps")
+    # CARMA's own recovery waits for an idle GPU, which this one is not until its neighbours are done.
+    carma = Carma(options, "oracle-magm", "mps", CAPS + '[recovery]\nmethod = "graded"\n')
     try:
         healthy = neighbours(carma, 2)
         hungry, _ = carma.submit(RESNET, gib=4, steps=60, batch=128)
@@ -392,6 +420,11 @@ def guarded(part, options, *args):
     return result
 
 
+def failed(results):
+    """Whether one of these results is that of a part that failed."""
+    return any("error" in result for result in results)
+
+
 def play_all(options, name, plays, play, table):
     """Each of these plays (name and argument); writes NAME.json after each, and prints the table of all."""
     os.makedirs(options.out, exist_ok=True)
@@ -404,6 +437,8 @@ def play_all(options, name, plays, play, table):
             json.dump(result, file, indent=1)
     print(json.dumps(result["machine"]))
     table(result["runs"])
+    if failed(result["runs"]):
+        sys.exit(1)
 
 
 def part_faults(options):
@@ -444,15 +479,19 @@ def main():
     os.makedirs(options.out, exist_ok=True)
     info = machine(options)
     print(json.dumps(info), flush=True)
+    code = 0
     for name, part in (("modes", part_modes), ("faults", part_faults)):
         if options.part in (name, "all"):
-            result = {"machine": info, name: part(options)}
+            parts = part(options)
+            code = code or int(failed(parts.values() if isinstance(parts, dict) else parts))
+            result = {"machine": info, name: parts}
             with open(os.path.join(options.out, f"{name}.json"), "w") as file:
                 json.dump(result, file, indent=1)
     import report
 
     print(report.markdown(options.out))
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
