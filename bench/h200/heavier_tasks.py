@@ -158,7 +158,7 @@ def video_infer(x):
     widths = x([3, 64, 128, 256, 512], [3, 4, 8])
     stages = [
         nn.Sequential(nn.Conv3d(a, b, 3, stride=2, padding=1), nn.ReLU(), nn.Conv3d(b, b, 3, padding=1), nn.ReLU())
-        for a, b in itertools.pairwise(widths)
+        for a, b in zip(widths, widths[1:])
     ]
     model = nn.Sequential(*stages, nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(widths[-1], 400))
     model = model.to(x.device, dtype).eval()

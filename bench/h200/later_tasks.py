@@ -13,7 +13,6 @@ NumPy, SciPy, timm and transformers.
 
 import copy
 import functools
-import itertools
 import math
 import sys
 
@@ -247,7 +246,7 @@ def sage_minibatch(x):
     known = torch.randn(nodes, features)
     labels = torch.randint(0, classes, (nodes,))
     widths = [features, width, classes]
-    own, others = (nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths)).to(x.device) for _ in range(2))
+    own, others = (nn.ModuleList(nn.Linear(a, b) for a, b in zip(widths, widths[1:])).to(x.device) for _ in range(2))
     pinned = torch.empty(batch * (1 + fan[0]) * (1 + fan[1]), features, pin_memory=not x.tiny)
     optimizer = torch.optim.Adam([*own.parameters(), *others.parameters()], lr=1e-3)
     criterion = nn.CrossEntropyLoss()

@@ -13,7 +13,6 @@ NEW_TASKS_DATA.md says what each task is. Nothing is downloaded. Needs PyTorch, 
 
 import collections
 import functools
-import itertools
 import random
 import sys
 import time
@@ -52,7 +51,7 @@ def adamw(x, model, lr=1e-4):
 
 def perceptron(torch, *widths):
     nn = torch.nn
-    layers = [part for a, b in itertools.pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
+    layers = [part for a, b in zip(widths, widths[1:]) for part in (nn.Linear(a, b), nn.ReLU())]
     return nn.Sequential(*layers[:-1])
 
 

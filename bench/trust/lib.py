@@ -625,8 +625,7 @@ def version_of(carma):
     """Version and fingerprint of a binary."""
     import hashlib
     text = subprocess.run([carma, "--version"], capture_output=True, text=True).stdout.strip()
-    with open(carma, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = hashlib.sha256(Path(carma).read_bytes()).hexdigest()
     return f"{text}, sha256 {digest[:12]}, {os.path.getsize(carma) >> 20} MiB"
 
 
@@ -660,6 +659,8 @@ class Report:
         self.started = time.monotonic()
         self.when = datetime.datetime.now(datetime.timezone.utc)
         self.load = os.getloadavg()
+        # At the start: what a campaign of hours found must not be lost to a binary that cannot be read at its end.
+        self.version = version_of(args.carma)
 
     def target(self, what, ok, got, bound="0"):
         """A target: `ok` is true, false, or `None` where it could not be tried."""
@@ -683,7 +684,7 @@ class Report:
                 print(f"  {what}: {one}")
         print(f"\n{self.name}")
         head = [("machine", machine()), ("date", self.when.strftime("%Y-%m-%d %H:%M UTC")),
-                ("carma", version_of(self.args.carma)), ("seed", self.args.seed),
+                ("carma", self.version), ("seed", self.args.seed),
                 ("load", " ".join(f"{x:.2f}" for x in self.load) + " (1, 5, 15 min) at the start"),
                 ("took", f"{took:.0f} s")]
         table(head)
