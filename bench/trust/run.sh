@@ -44,7 +44,12 @@ run() {
         arguments+=(--beside "$beside")
     fi
     python3 "$here/$name.py" "${arguments[@]}" >"$results/$name" || outcome=FAIL
-    printf '%-8s %s, %s s\n' "$outcome" "$name" $((SECONDS - started)) >"$results/$name.outcome"
+    # How it went by its own last line, which tells what was skipped, too.
+    local said skipped=''
+    said=$(grep "^$name: .* targets missed, " "$results/$name" | tail -n 1)
+    [[ $outcome = PASS && $said = *': SKIPPED, '* ]] && outcome=SKIPPED
+    [[ -z $said || $said = *', 0 skipped' ]] || skipped=", ${said##*, }"
+    printf '%-8s %s, %s s%s\n' "$outcome" "$name" $((SECONDS - started)) "$skipped" >"$results/$name.outcome"
 }
 
 if [ -n "$small" ]; then
