@@ -99,6 +99,22 @@ fn evaluation_counts_and_checkpoints_are_not_written() {
 }
 
 #[test]
+fn what_an_earlier_run_saved_stays_and_what_this_run_saved_is_read() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let earlier =
+        [("best.pt", "of an earlier run"), ("data.bin", "older and longer"), ("empty.bin", "older")];
+    for (name, text) in earlier {
+        std::fs::write(dir.path().join(name), text).unwrap();
+    }
+    traced(python, "saves.py", &[&dir.path().display().to_string()], &[]);
+    let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    // Of these the program is right that it wrote over them.
+    assert_eq!(earlier.map(|(name, _)| read(name)), ["of an earlier run", "shorter", ""]);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), earlier.len());
+}
+
+#[test]
 fn mixed_precision_with_a_scaler_and_accumulated_gradients() {
     let Some(python) = python() else { return };
     let value = traced(python, "amp.py", &[], &[]);

@@ -57,6 +57,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from carma_trace_cuda import count_model, fake_cuda, fake_parallel, fake_tensor_methods, note_compilers
 from carma_trace_kernels import fake_kernels
 from carma_trace_record import LOG, NOW, Record, Stop, Tensor, answer, foreign, learn_references, map_tensors, patch
+from carma_trace_saves import fake_saving
 
 BATCHES = 3  # of a data loader, and least iterations
 STEADY = 3  # iterations at whose ends as much is reserved, and then it is enough
@@ -211,19 +212,6 @@ def hook_training():
         return run
 
     patch(torch.autograd, "backward", backward)
-    # A dry run leaves no checkpoints behind.
-    saved = {}
-    name_of = lambda f: f if isinstance(f, str) else str(getattr(f, "name", f))
-    torch.save = lambda obj, f, *_, **__: saved.__setitem__(name_of(f), obj)
-
-    def load(original):
-        def from_memory(f, map_location=None, *args, **kwargs):
-            if name_of(f) in saved:
-                return saved[name_of(f)]
-            return original(f, "cpu", *args, **kwargs)
-        return from_memory
-
-    patch(torch, "load", load)
 
 
 def without_dynamo(*owners):
@@ -270,6 +258,7 @@ def install(options):
     fake_kernels()
     fake_loader()
     hook_training()
+    fake_saving()
     watch_models()
     note_compilers()
     fake_parallel()
