@@ -384,3 +384,48 @@ fn messages_that_troubleshooting_quotes_are_in_the_code() {
         }
     }
 }
+
+/// What stands before ` = ` where a line sets a key, and whether the value is one of TOML.
+fn key_set(line: &str) -> Option<&str> {
+    let (key, value) = line.split_once(" = ")?;
+    let is_key = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-_".contains(c);
+    let is_value = value.starts_with(['"', '[', '{', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9'])
+        || ["true", "false"].iter().any(|word| value.starts_with(word));
+    // `[mps] caps = true` names the table, too.
+    let key = key.rsplit_once("] ").map_or(key, |(_, key)| key);
+    (is_value && key.chars().all(is_key)).then_some(key)
+}
+
+#[test]
+fn keys_that_pages_set_are_those_of_the_configuration() {
+    let reference = page("docs/reference/configuration.md");
+    let keys: BTreeSet<&str> =
+        reference.lines().filter_map(|l| l.strip_prefix("| `")?.split('`').next()).collect();
+    let (mut others, mut set) = (BTreeSet::new(), Vec::new());
+    for path in files(&root().join("docs"), ".md") {
+        let text = fs::read_to_string(&path).unwrap();
+        let mut prose = String::new();
+        for (at, part) in text.split("\n```").enumerate() {
+            if at % 2 == 0 {
+                prose += part;
+                continue;
+            }
+            let Some(block) = part.strip_prefix("toml\n") else { continue };
+            let found = block.lines().filter_map(key_set).map(str::to_owned);
+            // A job, or tasks of a bench: keys of their own.
+            if block.lines().any(|line| line.starts_with("command = ")) {
+                others.extend(found);
+            } else {
+                set.extend(found.map(|key| (path.clone(), key)));
+            }
+        }
+        let code = prose.split('`').skip(1).step_by(2);
+        set.extend(code.filter_map(key_set).map(|key| (path.clone(), key.to_owned())));
+    }
+    assert!(set.len() > 10, "{set:?}");
+    for (path, key) in set {
+        let known = keys.contains(key.as_str()) || others.contains(&key);
+        let path = path.display();
+        assert!(known, "{path}: `{key}` is no key of the configuration, nor of a file of jobs or tasks");
+    }
+}
