@@ -812,9 +812,9 @@ impl Engine {
             Event::Exited(exit) => self.exited(job, attempt, exit),
             Event::NeverStarted { why } => {
                 self.done.push(self.parts.lives.present_records(job, attempt));
-                let machine = why.is_some();
                 let why = why.unwrap_or_else(|| "its supervisor died before it had started it".into());
-                self.not_launched(job, attempt, why, machine);
+                // After a pause: what ended one supervisor may end the next as well, and none must be started over and over.
+                self.not_launched(job, attempt, why, true);
             }
         }
     }

@@ -9,6 +9,9 @@ use carma_memory::history::doing;
 use fnv::FnvHasher;
 use std::hash::Hasher as _;
 
+/// Longest path that the kernel takes, bytes (`PATH_MAX`, its end not counted).
+const LONGEST_PATH: usize = 4095;
+
 /// What the core cannot know to be wrong.
 pub(crate) fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
     let bad = |text: String| Err(Refused::new(400, "bad_request", text));
@@ -23,6 +26,18 @@ pub(crate) fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
     }
     if request.env.keys().any(|key| key.is_empty() || key.contains('=')) {
         return bad("the name of an environment variable is empty or contains '='".into());
+    }
+    let paths = [
+        ("working directory", Some(&request.cwd)),
+        ("output file", request.output.as_ref()),
+        ("checkpoint directory", request.checkpoint_dir.as_ref()),
+    ];
+    for (what, path) in paths {
+        if let Some(bytes) = path.map(String::len).filter(|bytes| *bytes > LONGEST_PATH) {
+            return bad(format!(
+                "the path of the {what} has {bytes} bytes, and {LONGEST_PATH} are the most that the system takes; give a shorter one"
+            ));
+        }
     }
     if !request.cwd.starts_with('/') {
         return bad(format!("the working directory must be absolute, not '{}'", request.cwd));
@@ -142,6 +157,8 @@ mod tests {
         assert!(check_request(&good).is_ok());
         let saves = SubmitRequest { checkpoint_signal: Some(CheckpointSignal::Usr1), ..good.clone() };
         assert!(check_request(&saves).is_ok());
+        let long = SubmitRequest { output: Some(format!("/{}", "x".repeat(4094))), ..good.clone() };
+        assert!(check_request(&long).is_ok());
         for bad in [
             SubmitRequest { command: vec![], ..good.clone() },
             SubmitRequest { command: vec!["a\0b".into()], ..good.clone() },
@@ -150,6 +167,9 @@ mod tests {
             SubmitRequest { output: Some("x".into()), ..good.clone() },
             SubmitRequest { checkpoint_dir: Some("x".into()), ..good.clone() },
             SubmitRequest { checkpoint_dir: Some("/a\0b".into()), ..good.clone() },
+            SubmitRequest { cwd: format!("/{}", "x".repeat(4095)), ..good.clone() },
+            SubmitRequest { output: Some(format!("/{}", "x".repeat(3_000_000))), ..good.clone() },
+            SubmitRequest { checkpoint_dir: Some(format!("/{}", "\u{1}".repeat(190_000))), ..good.clone() },
             SubmitRequest { grace_ms: Some(60_000), ..good.clone() },
             SubmitRequest { grace_ms: Some(3_600_001), ..saves.clone() },
             SubmitRequest { grace_ms: Some(0), ..saves.clone() },

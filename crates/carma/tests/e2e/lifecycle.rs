@@ -105,6 +105,21 @@ fn commands_that_cannot_run_say_why() {
     output.output = Some("/no/such/directory/log".into());
     let over = daemon.end_of(daemon.submit(output));
     assert!(over.job.reason.text.contains("log file /no/such/directory/log"), "{}", over.job.reason.text);
+
+    // Of a long path the error is told, too, and the job is launched once.
+    let mut long = job(&["/bin/true"]);
+    long.output = Some(format!("/{}", "\u{1}".repeat(4000)));
+    let over = daemon.end_of(daemon.submit(long));
+    let text = &over.job.reason.text;
+    assert_eq!((over.job.reason.code.as_str(), over.attempts.len()), ("NotStarted", 1), "{text}");
+    assert!(
+        text.contains("its log file /") && text.contains("cannot be opened: File name too long"),
+        "{text}"
+    );
+    let mut longer = job(&["/bin/true"]);
+    longer.output = Some(format!("/{}", "x".repeat(3_000_000)));
+    let refused = daemon.client().post::<SubmitReply>("/v1/jobs", &longer).unwrap_err().to_string();
+    assert!(refused.contains("output file has 3000001 bytes, and 4095"), "{refused}");
 }
 
 #[test]

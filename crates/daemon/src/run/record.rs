@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 /// Longest record that is read, bytes: what a supervisor writes is far below it.
 const LONGEST: u64 = 1 << 20;
+/// Longest reason for not starting that is written, characters: one names paths of the user's, of any length.
+const LONGEST_REASON: usize = 600;
 
 /// Who claimed an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -187,12 +189,14 @@ impl Claimed {
         Ok(entries(&text).find_map(|entry| if let Entry::Child(child) = entry { Some(child) } else { None }))
     }
 
-    /// Leaves the exit record. May be tried again after a failure.
+    /// Leaves the exit record. May be tried again after a failure. A long reason is shortened: an entry that is not
+    /// read whole does not count, and the attempt would seem to have no end.
     ///
     /// # Errors
     /// When the disk does not take it.
     pub fn write_exit(&mut self, exit: &Exit) -> io::Result<()> {
-        self.add(&Entry::Exit(exit.clone()))
+        let not_started = exit.not_started.as_deref().map(shortened);
+        self.add(&Entry::Exit(Exit { not_started, ..exit.clone() }))
     }
 
     fn add(&mut self, entry: &Entry) -> io::Result<()> {
@@ -200,6 +204,20 @@ impl Claimed {
         self.file.write_all_at(&text, self.end)?;
         self.end += text.len() as u64;
         Ok(())
+    }
+}
+
+/// Of a long reason the beginning, which says what failed, and the end, which says how.
+fn shortened(reason: &str) -> String {
+    let half = LONGEST_REASON / 2;
+    let start = reason.char_indices().nth(half);
+    let end = reason.char_indices().nth_back(half - 1);
+    match (start, end) {
+        (Some((start, _)), Some((end, _))) if start < end => {
+            let (start, end) = (reason.get(..start), reason.get(end..));
+            format!("{} ... {}", start.unwrap_or_default(), end.unwrap_or_default())
+        }
+        _ => reason.to_owned(),
     }
 }
 
@@ -281,6 +299,27 @@ mod tests {
             exit: Some(exit),
         };
         assert_eq!(records.read().unwrap(), Some(expected));
+    }
+
+    #[test]
+    fn an_end_with_a_long_reason_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Records::new(dir.path(), id());
+        let mut claimed = records.claim(&Claim::Supervisor(ME)).unwrap().unwrap();
+        // Control characters take six bytes each.
+        let why = format!("its log file /é{} cannot be opened: File name too long", "\u{1}".repeat(2 << 20));
+        let exit = Exit { not_started: Some(why), ..Exit::of(ExitStatus::Code(127)) };
+        claimed.write_exit(&exit).unwrap();
+        let read = records.read().unwrap().unwrap().exit.unwrap();
+        let why = read.not_started.unwrap();
+        assert!(
+            why.starts_with("its log file /é\u{1}") && why.ends_with("opened: File name too long"),
+            "{why}"
+        );
+        assert_eq!((why.chars().count(), read.status), (605, ExitStatus::Code(127)));
+        for reason in ["", "é", &"é".repeat(600)] {
+            assert_eq!(shortened(reason), reason);
+        }
     }
 
     #[test]
