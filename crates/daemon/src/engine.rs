@@ -13,7 +13,7 @@ use crate::memory::{self, Expected, Memory};
 use crate::messages::{Answer, Message, Order, Peer, Refused};
 use crate::notify::Watchdog;
 use crate::perform::{Performer, held};
-use crate::quota::{self, Environments};
+use crate::quota::{self, Submissions};
 use crate::run::adopt::{self, Found, Known};
 use crate::run::cgroup::Hierarchy;
 use crate::run::cgroup::HostLimits;
@@ -26,7 +26,7 @@ use crate::run::watch::{self, Event, Watcher};
 use crate::run_time::Durations;
 use crate::sampler::{Board, Look, Placed, Roster, Tenants};
 use crate::slowdown::Slowdowns;
-use crate::submission::{check_request, new_job};
+use crate::submission::{check_request, new_job, size_without_env};
 use crate::waiters::Waiters;
 use carma_api::VERSION;
 use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitRequest};
@@ -125,8 +125,8 @@ pub struct Engine {
     /// An attempt of an earlier life is over: that life may be, too.
     sweep_due: bool,
     waiters: Waiters,
-    /// What the environments of live jobs take.
-    environments: Environments,
+    /// What the submissions of live jobs take.
+    submissions: Submissions,
     viewers: Vec<oneshot::Sender<(Arc<State>, LaunchStats)>>,
     /// Inputs that the journal did not take and that nobody will repeat.
     retry: Vec<Input>,
@@ -161,7 +161,7 @@ impl Engine {
             done: Vec::new(),
             sweep_due: false,
             waiters: Waiters::default(),
-            environments: Environments::default(),
+            submissions: Submissions::default(),
             viewers: Vec::new(),
             retry: Vec::new(),
             dying: Vec::new(),
@@ -185,7 +185,7 @@ impl Engine {
             self.apply(input);
         }
         self.await_news();
-        self.count_environments();
+        self.count_submissions();
         let active: Vec<JobId> = self.state.active().iter().copied().collect();
         let attempt = |id: &JobId| Some((*id, self.state.job(*id)?.placement()?.attempt));
         let live: Vec<_> = active.iter().filter_map(attempt).collect();
@@ -295,17 +295,20 @@ impl Engine {
         }
     }
 
-    /// Finds out what the environments of live jobs take.
-    fn count_environments(&mut self) {
-        self.environments = Environments::default();
+    /// Finds out what the submissions of live jobs take.
+    fn count_submissions(&mut self) {
+        self.submissions = Submissions::default();
         let Some(oldest) = self.state.jobs().keys().next() else { return };
         let found = match self.parts.journal.environments(*oldest) {
             Ok(found) => found,
-            Err(e) => return tracing::warn!("{e}; environments of earlier jobs count for no limit"),
+            Err(e) => {
+                return tracing::warn!("{e}; environments and commands of earlier jobs count for no limit");
+            }
         };
         for environment in found {
-            for (job, uid) in environment.jobs.iter().filter(|(job, _)| self.state.job(*job).is_some()) {
-                self.environments.add(*job, *uid, &environment.env);
+            for (job, uid, rest) in environment.jobs.iter().filter(|(job, ..)| self.state.job(*job).is_some())
+            {
+                self.submissions.add(*job, *uid, &environment.env, *rest);
             }
         }
     }
@@ -387,7 +390,7 @@ impl Engine {
         }
         for id in over {
             self.parts.memory.over(id);
-            self.environments.over(id);
+            self.submissions.over(id);
         }
         Ok(())
     }
@@ -535,7 +538,7 @@ impl Engine {
         check_request(&request)?;
         self.check_host_limits(&request)?;
         let uid = peer.user.uid;
-        quota::check(&request, uid, &peer.limits, self.state.usage(uid), &self.environments)?;
+        quota::check(&request, uid, &peer.limits, self.state.usage(uid), &self.submissions)?;
         self.allow(uid, &peer.limits);
         let most = peer.limits.log_size.map(|most| most.0);
         request.log_limit_mib = request.log_limit_mib.into_iter().chain(most).min();
@@ -556,7 +559,7 @@ impl Engine {
         self.try_apply(Input::Submitted(Box::new(new)))?;
         let unbounded = self.state.job(id).and_then(|job| self.state.unbounded(job));
         self.parts.memory.await_news(id, &request, peer.user.uid);
-        self.environments.add(id, uid, &request.env);
+        self.submissions.add(id, uid, &request.env, size_without_env(&request));
         self.submitted.insert(id, Instant::now());
         let log_kept = request.output.is_none();
         let stored = StoredJob {
@@ -1107,7 +1110,7 @@ impl Engine {
                 self.parts.memory.restore(&learned);
                 self.parts.durations = Durations::new(&run_times);
                 self.parts.slowdowns.restore(&slowdowns);
-                self.count_environments();
+                self.count_submissions();
             }
             Err(e) => {
                 // Neither writing nor reading works: going on would mean to decide on guesses.

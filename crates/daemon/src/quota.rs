@@ -2,6 +2,7 @@
 
 use crate::config::limits::UserLimits;
 use crate::messages::Refused;
+use crate::submission::size_without_env;
 use carma_api::wire::SubmitRequest;
 use carma_core::model::JobId;
 use carma_core::state::Usage;
@@ -10,12 +11,14 @@ use std::collections::hash_map::RandomState;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::BuildHasher;
 
-/// The environments of all live jobs, by user. The journal stores equal ones once, so they count once.
+/// What the submissions of all live jobs take, by user. The journal stores equal environments once, so they count once;
+/// the rest (commands, paths, estimates) counts for each job.
 #[derive(Default)]
-pub struct Environments {
+pub struct Submissions {
     /// By a hash with keys of this process: nobody can make two environments that pass for one.
     hasher: RandomState,
-    jobs: BTreeMap<JobId, (u32, u64)>,
+    /// User, hash of the environment, bytes of the rest.
+    jobs: BTreeMap<JobId, (u32, u64, u64)>,
     users: HashMap<u32, OfUser>,
 }
 
@@ -31,16 +34,16 @@ fn size(env: &BTreeMap<String, String>) -> u64 {
     env.iter().map(|(key, value)| key.len() as u64 + value.len() as u64 + 2).sum()
 }
 
-impl Environments {
-    /// What a user's would take with this one.
-    fn with(&self, uid: u32, env: &BTreeMap<String, String>) -> u64 {
-        let Some(user) = self.users.get(&uid) else { return size(env) };
+impl Submissions {
+    /// What a user's would take with this one, of which `rest` is not environment.
+    fn with(&self, uid: u32, env: &BTreeMap<String, String>, rest: u64) -> u64 {
+        let Some(user) = self.users.get(&uid) else { return size(env) + rest };
         let known = user.kinds.contains_key(&self.hasher.hash_one(env));
-        user.bytes + if known { 0 } else { size(env) }
+        user.bytes + rest + if known { 0 } else { size(env) }
     }
 
     /// A job was accepted.
-    pub fn add(&mut self, job: JobId, uid: u32, env: &BTreeMap<String, String>) {
+    pub fn add(&mut self, job: JobId, uid: u32, env: &BTreeMap<String, String>, rest: u64) {
         let hash = self.hasher.hash_one(env);
         let user = self.users.entry(uid).or_default();
         let (size, jobs) = user.kinds.entry(hash).or_insert_with(|| (size(env), 0));
@@ -48,13 +51,15 @@ impl Environments {
             user.bytes += *size;
         }
         *jobs += 1;
-        self.jobs.insert(job, (uid, hash));
+        user.bytes += rest;
+        self.jobs.insert(job, (uid, hash, rest));
     }
 
     /// A job is over.
     pub fn over(&mut self, job: JobId) {
-        let Some((uid, hash)) = self.jobs.remove(&job) else { return };
+        let Some((uid, hash, rest)) = self.jobs.remove(&job) else { return };
         let Some(user) = self.users.get_mut(&uid) else { return };
+        user.bytes -= rest;
         if let Some((size, jobs)) = user.kinds.get_mut(&hash) {
             *jobs -= 1;
             if *jobs == 0 {
@@ -86,7 +91,7 @@ pub fn check(
     uid: u32,
     limits: &UserLimits,
     usage: Usage,
-    environments: &Environments,
+    submissions: &Submissions,
 ) -> Result<(), Refused> {
     let never = |text: String| Err(Refused::new(403, "not_allowed", text));
     let later = |text: String| Err(Refused::new(429, "limit", text));
@@ -124,10 +129,10 @@ pub fn check(
             usage.waiting
         ));
     }
-    let all = environments.with(uid, &request.env);
+    let all = submissions.with(uid, &request.env, size_without_env(request));
     if let Some(most) = limits.environment_total.filter(|most| all > bytes(*most)) {
         return later(format!(
-            "with this job the environments of your jobs would take {}, and {most} is allowed (limits.environment-total): submit it when some are over, or give jobs the same environment, which counts once",
+            "with this job the environments and commands of your jobs would take {}, and {most} is allowed (limits.environment-total): submit it when some are over, or give jobs the same environment, which counts once",
             amount(all)
         ));
     }
@@ -143,21 +148,21 @@ mod tests {
     }
 
     fn refused(request: &SubmitRequest, limits: &UserLimits, usage: Usage) -> (u16, String) {
-        let refused = check(request, 1, limits, usage, &Environments::default()).unwrap_err();
+        let refused = check(request, 1, limits, usage, &Submissions::default()).unwrap_err();
         (refused.status, refused.text)
     }
 
     #[test]
     fn equal_environments_count_once_and_are_given_back() {
-        let mut all = Environments::default();
+        let mut all = Submissions::default();
         for n in 0..100 {
-            all.add(JobId(n), 1, &env("A", 1000));
+            all.add(JobId(n), 1, &env("A", 1000), 10);
         }
-        all.add(JobId(100), 1, &env("B", 500));
-        all.add(JobId(101), 2, &env("C", 1));
-        assert_eq!(all.with(1, &env("A", 1000)), 1500 * 1024 + 6);
-        assert_eq!(all.with(1, &env("D", 1)), 1501 * 1024 + 9);
-        assert_eq!(all.with(3, &env("A", 1)), 1024 + 3);
+        all.add(JobId(100), 1, &env("B", 500), 10);
+        all.add(JobId(101), 2, &env("C", 1), 10);
+        assert_eq!(all.with(1, &env("A", 1000), 10), 1500 * 1024 + 6 + 1020);
+        assert_eq!(all.with(1, &env("D", 1), 0), 1501 * 1024 + 9 + 1010);
+        assert_eq!(all.with(3, &env("A", 1), 5), 1024 + 3 + 5);
         for n in (0..=101).chain(0..2) {
             all.over(JobId(n));
         }
@@ -168,7 +173,7 @@ mod tests {
     fn a_refusal_says_the_limit_the_number_and_what_to_do() {
         let (limits, none) = (UserLimits::default(), Usage::default());
         let job = SubmitRequest::default;
-        assert!(check(&job(), 1, &limits, none, &Environments::default()).is_ok());
+        assert!(check(&job(), 1, &limits, none, &Submissions::default()).is_ok());
         let (status, text) = refused(&SubmitRequest { priority: i32::MAX, ..job() }, &limits, none);
         assert!(status == 403 && text.contains("2147483647 is above 0"), "{text}");
         let (status, text) = refused(&SubmitRequest { priority: -1001, ..job() }, &limits, none);
@@ -181,19 +186,32 @@ mod tests {
         let few = UserLimits { gpus: Some(1), ..limits };
         let (status, text) = refused(&SubmitRequest { gpus: Some(2), ..job() }, &few, none);
         assert!(status == 403 && text.contains("asks for 2 GPUs, and you may have 1"), "{text}");
-        let mut environments = Environments::default();
+        let mut submissions = Submissions::default();
         for n in 0..64 {
-            environments.add(JobId(n), 1, &env(&format!("K{n}"), 1000));
+            submissions.add(JobId(n), 1, &env(&format!("K{n}"), 1000), 100);
         }
         let large = SubmitRequest { env: env("L", 1000), ..job() };
-        let of = |uid| check(&large, uid, &limits, none, &environments);
+        let of = |uid| check(&large, uid, &limits, none, &submissions);
         assert!(of(1).is_ok(), "62.5 + 1 MiB");
         for n in 64..66 {
-            environments.add(JobId(n), 1, &env(&format!("K{n}"), 1000));
+            submissions.add(JobId(n), 1, &env(&format!("K{n}"), 1000), 100);
         }
-        let refused = check(&large, 1, &limits, none, &environments).unwrap_err();
+        let refused = check(&large, 1, &limits, none, &submissions).unwrap_err();
         assert!(refused.status == 429 && refused.text.contains("environment-total"), "{}", refused.text);
-        assert!(check(&large, 2, &limits, none, &environments).is_ok());
-        assert!(check(&large, 1, &UserLimits::NONE, full, &environments).is_ok());
+        assert!(check(&large, 2, &limits, none, &submissions).is_ok());
+        // What is no environment counts for each job.
+        let mut submissions = Submissions::default();
+        let long = SubmitRequest { command: vec!["x".repeat(1_000_000)], ..job() };
+        for n in 0..67 {
+            assert!(check(&long, 1, &limits, none, &submissions).is_ok(), "{n}");
+            submissions.add(JobId(n), 1, &long.env, size_without_env(&long));
+        }
+        let refused = check(&long, 1, &limits, none, &submissions).unwrap_err();
+        assert!(
+            refused.status == 429 && refused.text.contains("environments and commands"),
+            "{}",
+            refused.text
+        );
+        assert!(check(&large, 1, &UserLimits::NONE, full, &submissions).is_ok());
     }
 }

@@ -12,6 +12,19 @@ use std::hash::Hasher as _;
 /// Longest path that the kernel takes, bytes (`PATH_MAX`, its end not counted).
 const LONGEST_PATH: usize = 4095;
 
+/// Longest argument that the kernel takes, bytes (`MAX_ARG_STRLEN`, its end not counted).
+const LONGEST_ARGUMENT: usize = (128 << 10) - 1;
+/// What may be submitted beside the environment, as JSON, bytes: about what the kernel takes of arguments.
+const LARGEST_REST: u64 = 2 << 20;
+/// Longest name of a job, bytes.
+const LONGEST_NAME: usize = 200;
+
+/// What a submission takes beside its environment, as the journal has it, bytes.
+pub(crate) fn size_without_env(request: &SubmitRequest) -> u64 {
+    let size = |json: serde_json::Result<Vec<u8>>| json.map_or(0, |json| json.len() as u64);
+    size(serde_json::to_vec(request)).saturating_sub(size(serde_json::to_vec(&request.env)))
+}
+
 /// What the core cannot know to be wrong.
 pub(crate) fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
     let bad = |text: String| Err(Refused::new(400, "bad_request", text));
@@ -69,8 +82,25 @@ pub(crate) fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
     if let Some(us) = request.latency_us {
         parse::check_latency(us).or_else(bad)?;
     }
-    if request.name.as_ref().is_some_and(|n| n.len() > 200) {
-        return bad("the name is longer than 200 bytes".into());
+    if request.name.as_ref().is_some_and(|n| n.len() > LONGEST_NAME) {
+        return bad(format!("the name is longer than {LONGEST_NAME} bytes"));
+    }
+    let mut arguments = request.command.iter().map(String::len).enumerate();
+    if let Some((at, bytes)) = arguments.find(|(_, bytes)| *bytes > LONGEST_ARGUMENT) {
+        return bad(format!(
+            "word {} of the command has {bytes} bytes, and {LONGEST_ARGUMENT} are the most that the system takes; \
+             give it in a file",
+            at + 1
+        ));
+    }
+    let size = size_without_env(request);
+    if size > LARGEST_REST {
+        return bad(format!(
+            "the job takes {} KiB beside its environment, and {} are allowed: shorten its command, or give \
+             arguments in a file",
+            size.div_ceil(1024),
+            LARGEST_REST / 1024
+        ));
     }
     Ok(())
 }
@@ -82,7 +112,9 @@ pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, forecasts:
         path.rsplit('/').next().unwrap_or(path).to_owned()
     };
     let name: String = request.name.clone().unwrap_or_else(program);
-    let name: String = name.chars().map(|c| if moves_text(c) { ' ' } else { c }).collect();
+    let mut name: String = name.chars().map(|c| if moves_text(c) { ' ' } else { c }).collect();
+    // It is in every snapshot and listing.
+    name.truncate(name.floor_char_boundary(LONGEST_NAME));
     let command_key = command_key(request, user.uid);
     NewJob {
         id,
@@ -137,7 +169,7 @@ fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_api::wire::CheckpointSignal;
+    use carma_api::wire::{CheckpointSignal, EstimateView};
 
     #[test]
     fn a_command_on_several_gpus_is_another() {
@@ -149,6 +181,15 @@ mod tests {
         assert!(key(Some(2)) != key(Some(1)) && key(Some(2)) != key(Some(4)));
         // It is stored.
         assert_eq!(key(None), 0x5194_9bca_3b6c_1252);
+    }
+
+    #[test]
+    fn a_name_that_comes_from_the_command_is_as_short_as_one_that_is_given() {
+        let command = vec![format!("/bin/{}", "é".repeat(1 << 20))];
+        let request = SubmitRequest { command, cwd: "/".into(), ..Default::default() };
+        let user = User { uid: 7, name: "u".into(), operator: false };
+        let job = new_job(JobId(1), &request, user, Forecasts::default());
+        assert_eq!(&*job.name, "é".repeat(100));
     }
 
     #[test]
@@ -170,6 +211,12 @@ mod tests {
             SubmitRequest { cwd: format!("/{}", "x".repeat(4095)), ..good.clone() },
             SubmitRequest { output: Some(format!("/{}", "x".repeat(3_000_000))), ..good.clone() },
             SubmitRequest { checkpoint_dir: Some(format!("/{}", "\u{1}".repeat(190_000))), ..good.clone() },
+            SubmitRequest { command: vec!["true".into(), "x".repeat(128 << 10)], ..good.clone() },
+            SubmitRequest { command: vec!["x".repeat(100_000); 30], ..good.clone() },
+            SubmitRequest {
+                estimates: vec![EstimateView { reasons: vec!["x".repeat(3 << 20)], ..Default::default() }],
+                ..good.clone()
+            },
             SubmitRequest { grace_ms: Some(60_000), ..good.clone() },
             SubmitRequest { grace_ms: Some(3_600_001), ..saves.clone() },
             SubmitRequest { grace_ms: Some(0), ..saves.clone() },

@@ -13,7 +13,7 @@ use std::fmt;
 const PENDING_JOBS: u32 = 10_000;
 /// Environment of one job: the largest that were seen are below 64 KiB.
 const ENVIRONMENT: MiB = MiB(1);
-/// Environments of all live jobs of a user, each stored once.
+/// Environments of all live jobs of a user, each stored once, and the rest of their submissions.
 const ENVIRONMENT_TOTAL: MiB = MiB(64);
 /// A job's log.
 const LOG_SIZE: MiB = MiB::gib(1);
@@ -134,7 +134,8 @@ macro_rules! limits {
                 pub share: u32 = Is("1"),
                 /// Environment of one job.
                 pub environment: Most<MiB> = Is("\"1M\""),
-                /// Environments of all jobs that are not over, equal ones counted once.
+                /// Environments of all jobs that are not over, equal ones counted once, and what else was submitted with
+                /// each: command, paths, estimates.
                 pub environment_total: Most<MiB> = Is("\"64M\""),
                 /// Log of one job: beyond, the middle is cut out.
                 pub log_size: Most<MiB> = Is("\"1G\""),
@@ -183,7 +184,7 @@ pub struct UserLimits {
     pub share: u32,
     /// Environment of one job.
     pub environment: Option<MiB>,
-    /// Environments of all jobs that are not over.
+    /// Environments of all jobs that are not over, and what else was submitted with them.
     pub environment_total: Option<MiB>,
     /// Log of one job.
     pub log_size: Option<MiB>,

@@ -105,7 +105,7 @@ impl Journal {
         read().map_err(sql("read"))
     }
 
-    /// The environments of the jobs from `oldest` on: for each environment the jobs that have it, with their users.
+    /// The environments of the jobs from `oldest` on: for each environment the jobs that have it.
     ///
     /// # Errors
     /// When the file cannot be read.
@@ -113,15 +113,17 @@ impl Journal {
         let failed = sql("read");
         let mut query = self
             .db
-            .prepare("SELECT id, uid, environment FROM jobs WHERE id >= ?1 ORDER BY environment, id")
+            .prepare(
+                "SELECT id, uid, environment, octet_length(spec) FROM jobs WHERE id >= ?1 ORDER BY environment, id",
+            )
             .map_err(&failed)?;
         let mut bodies = self.db.prepare("SELECT body FROM environments WHERE id = ?1").map_err(&failed)?;
         let mut rows = query.query([oldest.0]).map_err(&failed)?;
         let mut found: Vec<Environment> = Vec::new();
         let mut last = None;
         while let Some(row) = rows.next().map_err(&failed)? {
-            let (id, uid, of): (u64, u32, i64) =
-                (row.get(0).map_err(&failed)?, row.get(1).map_err(&failed)?, row.get(2).map_err(&failed)?);
+            let columns = || Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+            let (id, uid, of, rest): (u64, u32, i64, u64) = columns().map_err(&failed)?;
             if last != Some(of) {
                 // Those of jobs that are over may be gone.
                 let body: Option<String> =
@@ -133,7 +135,7 @@ impl Journal {
                 last = Some(of);
             }
             if let Some(environment) = found.last_mut() {
-                environment.jobs.push((JobId(id), uid));
+                environment.jobs.push((JobId(id), uid, rest));
             }
         }
         Ok(found)
@@ -217,8 +219,8 @@ pub(super) fn missing(from: i64, to: i64) -> String {
 pub struct Environment {
     /// The variables.
     pub env: BTreeMap<String, String>,
-    /// Jobs with their users.
-    pub jobs: Vec<(JobId, u32)>,
+    /// Jobs with their users, and what the rest of their submissions takes, bytes.
+    pub jobs: Vec<(JobId, u32, u64)>,
 }
 
 /// A read-only view of the journal.
