@@ -41,7 +41,8 @@ const BODY: Duration = Duration::from_secs(15);
 const ANSWER: Duration = Duration::from_secs(60);
 /// After this long, a client that does not read its answer counts as idle.
 const UNREAD: Duration = Duration::from_secs(5);
-/// Requests of one user that are worked on at a time; more wait, but those that only wait for a job do not count.
+/// Requests of one user that are worked on at a time; more wait. Those that only wait for a job do not count once they
+/// have come.
 const AT_ONCE: usize = 16;
 /// How long a request waits for its turn.
 pub(super) const TURN: Duration = Duration::from_secs(5);
@@ -412,21 +413,23 @@ async fn answer(
 ) -> Result<Response, Infallible> {
     *connection.stage() = Stage::Busy;
     let waits = request.uri().path().ends_with("/wait");
-    let mut turn = None;
-    if !waits {
-        match timeout(TURN, connection.turns.requests.clone().acquire_owned()).await {
-            Ok(Ok(permit)) => turn = Some(permit),
-            Ok(Err(_)) | Err(_) => {
-                let text = format!(
-                    "carma works on {AT_ONCE} requests of yours already: try again when some are answered"
-                );
-                return Ok(answering(&connection, None, Refused::new(503, "busy", text).into()));
-            }
+    let mut turn = match timeout(TURN, connection.turns.requests.clone().acquire_owned()).await {
+        Ok(Ok(permit)) => Some(permit),
+        Ok(Err(_)) | Err(_) => {
+            let text = format!(
+                "carma works on {AT_ONCE} requests of yours already: try again when some are answered"
+            );
+            return Ok(answering(&connection, None, Refused::new(503, "busy", text).into()));
         }
-    }
+    };
     let response = match whole(request).await {
         Err(failure) => return Ok(answering(&connection, turn, failure)),
         Ok(mut request) => {
+            if waits {
+                // What waits for a job holds no turn, nor a body: while that came it took memory, and held a turn.
+                turn = None;
+                *request.body_mut() = Body::empty();
+            }
             request.extensions_mut().insert(ConnectInfo(connection.credentials));
             request.extensions_mut().insert(connection.turns.clone());
             let mut router = router;
@@ -575,6 +578,34 @@ mod tests {
         assert!(table.admit(from(BOB)).is_err(), "all are in use");
         let root: Vec<_> = (0..4).map(|_| table.admit(from(0)).ok().unwrap()).collect();
         assert_eq!((root.len(), counts(&table)), (4, (64, 60, 1)));
+    }
+
+    #[tokio::test]
+    async fn a_request_that_waits_for_a_job_holds_a_turn_until_its_body_is_there() {
+        let place = table().admit(from(BOB)).ok().unwrap();
+        let free = place.connection.turns.requests.clone();
+        let waiting = Arc::new(Notify::new());
+        let told = waiting.clone();
+        let wait = async move |request: Request<Body>| {
+            assert_eq!(request.into_body().size_hint().exact(), Some(0));
+            told.notify_one();
+            std::future::pending::<()>().await;
+        };
+        let router = Router::new().route("/v1/jobs/5/wait", axum::routing::get(wait));
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let served = tokio::spawn(answer_all(place, router, server));
+        client.write_all(b"GET /v1/jobs/5/wait HTTP/1.1\r\ncontent-length: 9\r\n\r\n12345678").await.unwrap();
+        let patience = Duration::from_secs(5);
+        let taken = async {
+            while free.available_permits() == AT_ONCE {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(patience, taken).await.expect("a body that is on the way holds a turn");
+        client.write_all(b"9").await.unwrap();
+        timeout(patience, waiting.notified()).await.expect("it waits");
+        assert_eq!(free.available_permits(), AT_ONCE);
+        served.abort();
     }
 
     #[test]
