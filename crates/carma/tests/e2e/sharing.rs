@@ -138,3 +138,26 @@ fn jobs_that_declare_nothing_share_gpus_that_tell_no_activity() {
     assert!(json.contains("no SM activity"), "{json}");
     daemon.carma(&["cancel", &alone.to_string()]);
 }
+
+#[test]
+fn variables_of_mps_in_the_submitters_environment_do_not_reach_the_job() {
+    let daemon = Setup::new("virtual:1xA100-40GB").start();
+    let of_mps = [
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "CUDA_MPS_LOG_DIRECTORY",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "CUDA_MPS_CLIENT_PRIORITY",
+        "CARMA_VIRTUAL_MPS",
+    ];
+    for mode in ["exclusive", "time-slice", "mps"] {
+        let mut request = job(&["/usr/bin/env"]);
+        request.env.extend(of_mps.map(|variable| (variable.to_owned(), "the-users".to_owned())));
+        request.sharing = Some(serde_json::from_value(mode.into()).unwrap());
+        let id = daemon.submit(request);
+        assert_eq!(daemon.end_of(id).job.state, "COMPLETED");
+        let output = daemon.output(id);
+        assert!(!output.contains("the-users"), "{mode}: {output}");
+        assert_eq!(output.contains("CARMA_VIRTUAL_MPS=1"), mode == "mps", "{output}");
+    }
+}

@@ -22,6 +22,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
 
+/// What makes a program a client of an MPS server, and limits it there (NVIDIA's "Multi-Process Service"); the last is of
+/// virtual GPUs.
+const OF_MPS: [&str; 6] = [
+    "CUDA_MPS_PIPE_DIRECTORY",
+    "CUDA_MPS_LOG_DIRECTORY",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+    "CUDA_MPS_CLIENT_PRIORITY",
+    carma_virtual_gpu::ENV_MPS,
+];
+
 /// A launch that was decided.
 pub struct Launch {
     /// Number of the job.
@@ -203,6 +214,10 @@ impl Context {
         env.insert("CARMA_ATTEMPT".into(), launch.attempt.to_string());
         env.insert("CARMA_RESTART".into(), launch.restarts.to_string());
         env.extend(self.env.iter().cloned());
+        // Those of the session in which it was submitted: a job that was not placed under MPS would be a client all the same.
+        for variable in OF_MPS {
+            env.remove(variable);
+        }
         env.extend(sharing_env);
         let mut session = stored.request.session.clone();
         if let Some(soft) = self.descriptors {
