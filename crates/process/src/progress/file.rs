@@ -3,15 +3,24 @@
 use super::event::Event;
 use super::{MeterError, Owner};
 use carma_interference::rate::beat;
+use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
-use std::io::Write;
+use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+/// The most that the file may take, bytes. It is in memory, which is all users': of one that appends its counts, what was
+/// read is given back.
+const MOST: u64 = 64 << 10;
+/// Space is given back in blocks.
+const BLOCK: u64 = 4096;
+
 #[derive(Debug)]
 pub(super) struct HeartbeatFile {
     path: PathBuf,
+    /// The file as it was made: open, so that the task can't take away the right to cut it.
+    made: File,
     /// Inode, length and time of the last change that was read.
     read: (u64, u64, i64, i64),
     /// When it was last looked at, on the caller's clock.
@@ -25,23 +34,30 @@ impl HeartbeatFile {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let me = rustix::process::geteuid().as_raw();
         let uid = owner.map_or(me, |owner| owner.uid);
-        let is_its = |meta: std::fs::Metadata| meta.is_file() && meta.uid() == uid;
-        let there = std::fs::symlink_metadata(&path).is_ok_and(is_its);
+        let its = |meta: &std::fs::Metadata| meta.is_file() && meta.uid() == uid;
+        let there = std::fs::symlink_metadata(&path).is_ok_and(|meta| its(&meta));
         if !there {
             let _ = std::fs::remove_file(&path);
         }
         let make = || {
+            let mut options = File::options();
+            options.write(true);
             if there {
-                return Ok(());
+                let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(&path)?;
+                return if its(&file.metadata()?) {
+                    Ok(file)
+                } else {
+                    Err(io::Error::other("something else was put in its place"))
+                };
             }
-            let mut file = File::options().write(true).create_new(true).mode(0o600).open(&path)?;
+            let file = options.create_new(true).mode(0o600).open(&path)?;
             if let Some(owner) = owner {
                 std::os::unix::fs::fchown(&file, Some(owner.uid), Some(owner.gid))?;
             }
-            file.flush()
+            Ok(file)
         };
         match make() {
-            Ok(()) => Ok(Self { path, read: (0, 0, 0, 0), looked_s: f64::NEG_INFINITY, garbage: 0 }),
+            Ok(made) => Ok(Self { path, made, read: (0, 0, 0, 0), looked_s: f64::NEG_INFINITY, garbage: 0 }),
             Err(why) => Err(MeterError::Path { path, why }),
         }
     }
@@ -50,7 +66,28 @@ impl HeartbeatFile {
         &self.path
     }
 
+    /// Keeps it from filling the memory that it lies in.
+    fn cut(&self) {
+        let size =
+            || self.made.metadata().map_or((0, 0), |meta| (meta.len(), meta.blocks().saturating_mul(512)));
+        let (length, taken) = size();
+        if taken <= MOST {
+            return;
+        }
+        // The end stays, and its length, by which a task that keeps it open goes on writing.
+        let read = length.saturating_sub(beat::LONGEST as u64) / BLOCK * BLOCK;
+        if read > 0 {
+            let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            let _ = fallocate(&self.made, mode, 0, read);
+        }
+        // Where no hole can be made, or space was set aside beyond the end.
+        if size().1 > MOST {
+            let _ = self.made.set_len(0);
+        }
+    }
+
     pub(super) fn read(&mut self, at_s: f64, events: &mut Vec<Event>) {
+        self.cut();
         let since = std::mem::replace(&mut self.looked_s, at_s);
         // The task may have put anything in its place: links are not followed, and a pipe is not waited for.
         let options = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;

@@ -66,6 +66,41 @@ fn heartbeats_by_file() {
     assert_eq!(meter.tally().latest()[0].count, 2000.0);
 }
 
+/// It lies in memory, in a directory that is not the task's: there its size is all that must be bounded.
+#[test]
+fn a_heartbeat_file_that_grows_is_cut() {
+    use std::io::Write;
+    use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+    let (_dir, mut meter) = meter();
+    let path = value(&meter, ENV_FILE);
+    let taken = || std::fs::metadata(&path).unwrap().blocks() * 512;
+    let mut held = std::fs::File::options().append(true).open(&path).unwrap();
+    // Counts that are appended, and more than that; the task may also close the file to others.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o400)).unwrap();
+    let counts: String = (0..200_000).map(|step| format!("{step}\n")).collect();
+    held.write_all(counts.as_bytes()).unwrap();
+    assert!(taken() >= 1 << 20);
+    meter.poll(1.0);
+    assert!(taken() <= 64 << 10, "{} bytes", taken());
+    assert_eq!(meter.tally().latest()[0].count, 199_999.0);
+    held.write_all(b"200000\n").unwrap();
+    meter.poll(2.0);
+    assert_eq!(meter.tally().latest()[0].count, 200_000.0);
+    // Set aside beyond the end, and written far behind it.
+    let flags = rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&held, flags, 1 << 30, 4 << 20).unwrap();
+    meter.poll(3.0);
+    assert!(taken() <= 64 << 10, "{} bytes", taken());
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let placed = std::fs::File::options().write(true).open(&path).unwrap();
+    placed.write_all_at(&[b'x'; 1 << 20], 1 << 30).unwrap();
+    meter.poll(4.0);
+    assert!(taken() <= 64 << 10, "{} bytes", taken());
+    std::fs::write(&path, "200001").unwrap();
+    meter.poll(5.0);
+    assert_eq!(meter.tally().latest()[0].count, 200_001.0);
+}
+
 #[test]
 fn a_pipe_in_the_files_place_is_not_waited_for() {
     let (_dir, mut meter) = meter();
