@@ -8,6 +8,7 @@ use crate::http::{self, App, Readers};
 use crate::journal::Journal;
 use crate::layout::{self, Layout, RETRIES, RETRY};
 use crate::limits;
+use crate::logs;
 use crate::memory::Memory;
 use crate::messages::Message;
 use crate::notify::{Notify, Watchdog};
@@ -291,6 +292,8 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         report: report.clone(),
     })
     .map_err(system("cannot start the launching thread"))?;
+    logs::watch(layout.logs.clone(), layout.journal.clone())
+        .map_err(system("cannot start the thread that looks after logs"))?;
     let rates = slowdowns.rates();
     let to_engine = engine.clone();
     let of_suspensions = engine.clone();

@@ -57,11 +57,12 @@ fn jobs_run_as_their_owners_and_are_theirs_alone() {
     let log = daemon.show(who).log;
     let meta = std::fs::metadata(&log).unwrap();
     assert_eq!(meta.mode() & 0o777, 0o600, "a log is its owner's alone");
-    let uid = stdout(&std::process::Command::new("id").args(["-u", "carma-alice"]).output().unwrap());
-    assert_eq!(meta.uid().to_string(), uid.trim());
+    assert_eq!(meta.uid(), 0, "of a job that is over it is root's, so that nobody writes to it");
 
     let id = submit_as(&daemon, "carma-alice", &["--", "sh", "-c", "echo secret; sleep 600"]);
     daemon.in_state(id, "RUNNING");
+    let uid = stdout(&std::process::Command::new("id").args(["-u", "carma-alice"]).output().unwrap());
+    assert_eq!(std::fs::metadata(daemon.show(id).log).unwrap().uid().to_string(), uid.trim());
     until("its output", || daemon.output(id).contains("secret").then_some(()));
     let number = id.to_string();
     for verb in ["cancel", "hold", "requeue"] {
@@ -169,19 +170,22 @@ fn what_a_user_names_is_opened_with_that_users_rights_alone() {
         return;
     }
     let daemon = Setup::new("virtual:4xA100-40GB").start();
-    // Another's log, by its path: it stays hers, and is not even seen.
-    let hers = submit_as(&daemon, "carma-alice", &["--", "sh", "-c", "echo secret"]);
+    // Another's log, by its path: it is as it was, and is not even seen. While her job runs it belongs to her, then to root.
+    let hers =
+        submit_as(&daemon, "carma-alice", &["--", "sh", "-c", "echo secret; stat -Lc %u /dev/fd/1 >&2"]);
     daemon.end_of(hers);
     let log = daemon.show(hers).log;
-    let owner = std::fs::metadata(&log).unwrap().uid();
+    let text = daemon.output(hers);
+    let owner: u32 = text.strip_prefix("secret\n").and_then(|uid| uid.trim().parse().ok()).expect(&text);
+    assert!(owner > 0 && std::fs::metadata(&log).unwrap().uid() == 0);
     for target in [log.clone(), format!("{}/of-bob", std::path::Path::new(&log).parent().unwrap().display())]
     {
         let theft = submit_as(&daemon, "carma-bob", &["--output", &target, "--", "true"]);
         let over = daemon.end_of(theft);
         assert_eq!(over.job.reason.code, "NotStarted", "{}", over.job.reason.text);
     }
-    assert_eq!((std::fs::metadata(&log).unwrap().uid(), daemon.output(hers).as_str()), (owner, "secret\n"));
-    assert_eq!(stdout(&daemon.carma_as("carma-alice", &["logs", &hers.to_string()])), "secret\n");
+    assert_eq!((std::fs::metadata(&log).unwrap().uid(), daemon.output(hers)), (0, text.clone()));
+    assert_eq!(stdout(&daemon.carma_as("carma-alice", &["logs", &hers.to_string()])), text);
     let seen = daemon.carma_as("carma-bob", &["logs", &hers.to_string()]);
     assert_eq!((seen.status.code(), stdout(&seen).as_str()), (Some(77), ""), "{}", stderr(&seen));
     let state = daemon.dir.path().join("state");

@@ -263,6 +263,6 @@ impl Context {
 }
 
 /// Longest that a log which carma keeps may become, bytes.
-fn log_limit(request: &carma_api::wire::SubmitRequest) -> u64 {
+pub(crate) fn log_limit(request: &carma_api::wire::SubmitRequest) -> u64 {
     request.log_limit_mib.map_or(u64::MAX, |mib| mib.saturating_mul(1 << 20))
 }

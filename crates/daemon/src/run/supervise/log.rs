@@ -7,6 +7,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
 /// Bytes of the log's end that are searched for evidence.
 const TAIL: u64 = 64 << 10;
@@ -57,8 +58,7 @@ impl Opened {
                 {
                     std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
                 }
-                let cutter = File::options().write(true).custom_flags(libc::O_NOFOLLOW).open(path)?;
-                (file, Some(Cutter { file: cutter, limit: (*limit).max(4 * BLOCK), cut: 0 }))
+                (file, Some(Cutter::open(path, *limit)?))
             }
             // As a shell's redirection makes it: by the mask of the session, where one came along.
             Log::Users(path) => {
@@ -130,7 +130,50 @@ impl Opened {
     }
 }
 
+/// Ends a log that carma keeps: its user can open it no more, nor link to it, and it is cut once more. Until then it belongs
+/// to the user, who reaches it through `/proc` as long as a process of the job has it open.
+pub(super) fn close(log: &Log, as_root: bool) {
+    let Log::Kept { path, limit } = log else { return };
+    let closed = Cutter::open(path, *limit).and_then(|mut cutter| {
+        if as_root {
+            std::os::unix::fs::fchown(&cutter.file, Some(0), Some(0))?;
+        }
+        cutter.cut(&cutter.file.metadata()?);
+        Ok(())
+    });
+    if let Err(e) = closed
+        && e.kind() != io::ErrorKind::NotFound
+    {
+        eprintln!("carma supervisor: the log {} stays open to its user: {e}", path.display());
+    }
+}
+
+/// Cuts a log that carma keeps, where it takes far more than its limit: a process outside of its job may hold it open, and its
+/// supervisor may be gone. Returns whether it did.
+///
+/// # Errors
+/// When it cannot be opened or looked at.
+pub fn shorten(path: &Path, limit: u64) -> io::Result<bool> {
+    let mut cutter = Cutter::open(path, limit)?;
+    let meta = cutter.file.metadata()?;
+    let long = on_disk(&meta) > cutter.limit.saturating_mul(2);
+    if long {
+        cutter.cut(&meta);
+    }
+    Ok(long)
+}
+
 impl Cutter {
+    /// Of a log in a directory that no user may enter.
+    fn open(path: &Path, limit: u64) -> io::Result<Self> {
+        let file =
+            File::options().write(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is not a file of carma's"));
+        }
+        Ok(Self { file, limit: limit.max(4 * BLOCK), cut: 0 })
+    }
+
     /// Bytes of the beginning that stay.
     const fn head(&self) -> u64 {
         self.limit / 2 / BLOCK * BLOCK
@@ -184,8 +227,8 @@ fn on_disk(meta: &Metadata) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use carma_process::progress::Owner;
     use std::io::Read;
-    use std::path::Path;
 
     const LIMIT: u64 = 64 * BLOCK;
 
@@ -257,6 +300,37 @@ mod tests {
         places.set_len(0).unwrap();
         fallocate(&places, FallocateFlags::KEEP_SIZE, 0, 64 * limit).unwrap();
         held("set aside in an empty one");
+    }
+
+    #[test]
+    fn a_log_that_is_over_is_closed_to_its_user_and_can_be_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.log");
+        let log = Log::Kept { path: path.clone(), limit: LIMIT };
+        let owner = rustix::process::geteuid().is_root().then_some(Owner { uid: 65534, gid: 65534 });
+        let user = User::find(owner).unwrap();
+        let uid = || std::fs::metadata(&path).unwrap().uid();
+        let taken = || on_disk(&std::fs::metadata(&path).unwrap());
+        let opened = Opened::open(&log, &user, None, 1).unwrap();
+        let users = uid();
+        let mut held = opened.file().try_clone().unwrap();
+        let much = vec![b'x'; 8 * LIMIT as usize];
+        held.write_all(&much).unwrap();
+        drop(opened);
+        close(&log, owner.is_some());
+        assert!(taken() <= 2 * LIMIT, "{} bytes are on the disk", taken());
+        // A descriptor that a process outside of the job keeps.
+        held.write_all(&much).unwrap();
+        assert!(shorten(&path, LIMIT).unwrap());
+        assert!(taken() <= 2 * LIMIT, "{} bytes are on the disk", taken());
+        assert!(!shorten(&path, LIMIT).unwrap() && !shorten(&path, u64::MAX).unwrap());
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 16 * LIMIT);
+        if owner.is_some() {
+            assert_eq!((users, uid()), (65534, 0));
+        }
+        // The next attempt appends to it.
+        Opened::open(&log, &user, None, 2).unwrap();
+        assert_eq!(uid(), users);
     }
 
     #[test]

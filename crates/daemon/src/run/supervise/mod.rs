@@ -33,6 +33,8 @@ use std::io::{self, Read};
 use std::time::{Duration, Instant};
 use user::User;
 
+pub use log::shorten;
+
 /// Argument by which the binary knows that it is to supervise.
 pub const ARGUMENT: &str = "__supervise";
 
@@ -164,9 +166,10 @@ impl Attempt {
         }
     }
 
-    /// Leaves the exit record. It is all that is left of the job's end, so a full disk is waited for.
+    /// Closes the log and leaves the exit record. That is all that is left of the job's end, so a full disk is waited for.
     fn end(&mut self, order: &Order, exit: &Exit) -> io::Result<()> {
         self.discard_group();
+        log::close(&order.log, order.user.is_some());
         let mut pause = Duration::from_millis(100);
         while let Err(e) = self.claimed.write_exit(exit) {
             // Without its directory the record is no longer wanted: a daemon removes it when it needs no record
