@@ -1,10 +1,13 @@
 //! Who the users of this machine are: names, groups, authority and limits, from the system's user database.
 //!
 //! The database may be a directory service that answers slowly or not at all, so answers are kept for a moment, and
-//! nobody but the asking request waits for one.
+//! nobody but the asking request waits for one. An error is no answer: limits of one's own and of groups would be lost.
 
 use crate::config::limits::{LimitsConfig, UserLimits};
+use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use std::collections::HashMap;
+use std::ffi::CString;
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,8 +31,41 @@ pub struct Person {
     pub limits: UserLimits,
 }
 
+/// What the user database is asked.
+trait Database: Send + Sync {
+    /// Name and login group of a user; `None`: there is none.
+    fn user(&self, uid: u32) -> io::Result<Option<(String, u32)>>;
+    /// Numbers of all groups of a user.
+    fn groups_of(&self, name: &str, gid: u32) -> io::Result<Vec<u32>>;
+    /// The number of a group by its name or number; `None`: there is none.
+    fn group(&self, group: &str) -> io::Result<Option<u32>>;
+}
+
+/// The system's (`nsswitch.conf`).
+struct System;
+
+impl Database for System {
+    fn user(&self, uid: u32) -> io::Result<Option<(String, u32)>> {
+        Ok(User::from_uid(Uid::from_raw(uid))?.map(|user| (user.name, user.gid.as_raw())))
+    }
+
+    fn groups_of(&self, name: &str, gid: u32) -> io::Result<Vec<u32>> {
+        let name = CString::new(name).map_err(io::Error::other)?;
+        Ok(getgrouplist(&name, Gid::from_raw(gid))?.into_iter().map(Gid::as_raw).collect())
+    }
+
+    fn group(&self, group: &str) -> io::Result<Option<u32>> {
+        let found = match Group::from_name(group)? {
+            None => group.parse().map_or(Ok(None), |gid| Group::from_gid(Gid::from_raw(gid)))?,
+            found => found,
+        };
+        Ok(found.map(|group| group.gid.as_raw()))
+    }
+}
+
 /// The user database, with carma's configuration laid over it.
 pub struct People {
+    database: Box<dyn Database>,
     /// Name or number of the operators' group; `None`: nobody is one.
     operators: Option<String>,
     limits: LimitsConfig,
@@ -43,13 +79,13 @@ impl People {
     #[must_use]
     pub fn new(operators: Option<&str>, limits: LimitsConfig, me: u32) -> Self {
         let operators = (me == 0).then(|| operators.unwrap_or(OPERATORS).to_owned());
-        Self { operators, limits, me, known: Mutex::default() }
+        Self { database: Box::new(System), operators, limits, me, known: Mutex::default() }
     }
 
     /// Whether the operators' group exists; says which it is. For a word at the start.
     #[must_use]
     pub fn operators(&self) -> Option<(&str, bool)> {
-        self.operators.as_deref().map(|group| (group, group_id(group).is_some()))
+        self.operators.as_deref().map(|group| (group, matches!(self.database.group(group), Ok(Some(_)))))
     }
 
     /// What was found out of a user a moment ago; never blocks.
@@ -61,12 +97,14 @@ impl People {
 
     /// What is known of a user. May block for as long as the user database does. `gid`: for a user that it does not
     /// know.
-    #[must_use]
-    pub fn look_up(&self, uid: u32, gid: u32) -> Person {
+    ///
+    /// # Errors
+    /// When the user database answers with an error.
+    pub fn look_up(&self, uid: u32, gid: u32) -> io::Result<Person> {
         if let Some(person) = self.known(uid) {
-            return person;
+            return Ok(person);
         }
-        let person = self.ask(uid, gid);
+        let person = self.ask(uid, gid)?;
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= REMEMBERED {
             known.retain(|_, (at, _)| at.elapsed() < FRESH);
@@ -74,37 +112,35 @@ impl People {
         if known.len() < REMEMBERED {
             known.insert(uid, (Instant::now(), person.clone()));
         }
-        person
+        Ok(person)
     }
 
-    fn ask(&self, uid: u32, gid: u32) -> Person {
-        let user = uzers::get_user_by_uid(uid);
-        let name: Arc<str> =
-            user.as_ref().map_or_else(|| uid.to_string().into(), |u| u.name().to_string_lossy().into());
-        // The login group, as after a login: the client may run under another one.
-        let gid = user.as_ref().map_or(gid, uzers::User::primary_group_id);
-        let wanted = self.operators.is_some() || !self.limits.group.is_empty();
-        let groups = match &user {
-            Some(user) if wanted => uzers::get_user_groups(user.name(), gid).unwrap_or_default(),
-            _ => Vec::new(),
+    fn ask(&self, uid: u32, gid: u32) -> io::Result<Person> {
+        let user = match self.database.user(uid) {
+            // Of a daemon of its own this user is all that there is, with any name.
+            Err(_) if uid == self.me && uid != 0 => None,
+            user => user?,
         };
-        let operator = self
-            .operators
-            .as_deref()
-            .and_then(group_id)
-            .is_some_and(|operators| groups.iter().any(|group| group.gid() == operators));
+        let known = user.is_some();
+        // The login group, as after a login: the client may run under another one.
+        let (name, gid) = user.unwrap_or_else(|| (uid.to_string(), gid));
+        let wanted = known && (self.operators.is_some() || !self.limits.group.is_empty());
+        let groups = if wanted { self.database.groups_of(&name, gid)? } else { Vec::new() };
+        // That list is short where the database fails, without an error. Asked for by name, a group tells.
+        let is_in = |group: &str| -> io::Result<bool> {
+            Ok(wanted && self.database.group(group)?.is_some_and(|gid| groups.contains(&gid)))
+        };
+        let operator = self.operators.as_deref().map_or(Ok(false), is_in)?;
         let exempt = operator || uid == 0 || uid == self.me;
-        let groups: Vec<String> = groups.iter().map(|g| g.name().to_string_lossy().into_owned()).collect();
-        let limits = self.limits.of(&name, &groups, exempt);
-        Person { name, gid, operator, limits }
+        let mut limited = Vec::new();
+        for group in self.limits.group.keys().filter(|_| !exempt) {
+            if is_in(group)? {
+                limited.push(group.clone());
+            }
+        }
+        let limits = self.limits.of(&name, &limited, exempt);
+        Ok(Person { name: name.into(), gid, operator, limits })
     }
-}
-
-/// The number of a group by its name or number, if there is such a group.
-fn group_id(group: &str) -> Option<u32> {
-    let by_name = uzers::get_group_by_name(group);
-    let by_number = || uzers::get_group_by_gid(group.parse().ok()?);
-    by_name.or_else(by_number).map(|group| group.gid())
 }
 
 #[cfg(test)]
@@ -115,16 +151,74 @@ mod tests {
     fn members_of_the_group_are_operators_and_a_user_that_nobody_knows_is_none() {
         let me = rustix::process::getuid().as_raw();
         let root = People::new(Some("root"), LimitsConfig::default(), 0);
-        assert!(root.look_up(0, 0).operator, "root is a member of its group");
+        let look_up = |people: &People, uid, gid| people.look_up(uid, gid).unwrap();
+        assert!(look_up(&root, 0, 0).operator, "root is a member of its group");
         let by_number = People::new(Some("0"), LimitsConfig::default(), 0);
-        assert!(by_number.look_up(0, 0).operator);
-        let none = root.look_up(4_000_000_000, 77);
+        assert!(look_up(&by_number, 0, 0).operator);
+        let none = look_up(&root, 4_000_000_000, 77);
         assert_eq!((none.operator, none.gid, &*none.name), (false, 77, "4000000000"));
         assert_eq!(none.limits, UserLimits::default());
-        assert_eq!(root.look_up(0, 0).limits, UserLimits::NONE);
+        assert_eq!(look_up(&root, 0, 0).limits, UserLimits::NONE);
         let missing = People::new(Some("no-such-group-here"), LimitsConfig::default(), 0);
         assert_eq!(missing.operators(), Some(("no-such-group-here", false)));
-        assert!(!missing.look_up(me, 0).operator);
+        assert!(!look_up(&missing, me, 0).operator);
         assert_eq!(People::new(Some("root"), LimitsConfig::default(), 1000).operators(), None);
+    }
+
+    /// A directory service: whether users and groups are answered.
+    struct Directory([std::sync::atomic::AtomicBool; 2]);
+
+    impl Database for Arc<Directory> {
+        fn user(&self, uid: u32) -> io::Result<Option<(String, u32)>> {
+            self.answers(0)?;
+            Ok((uid == 7).then(|| ("bob".into(), 70)))
+        }
+
+        fn groups_of(&self, _: &str, gid: u32) -> io::Result<Vec<u32>> {
+            // As `getgrouplist` does.
+            Ok(if self.answers(1).is_ok() { vec![gid, 71] } else { vec![gid] })
+        }
+
+        fn group(&self, group: &str) -> io::Result<Option<u32>> {
+            self.answers(1)?;
+            Ok((group == "students").then_some(71))
+        }
+    }
+
+    impl Directory {
+        fn answers(&self, which: usize) -> io::Result<()> {
+            let fine = self.0[which].load(std::sync::atomic::Ordering::Relaxed);
+            if fine { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ECONNREFUSED)) }
+        }
+
+        fn set(&self, users: bool, groups: bool) {
+            self.0[0].store(users, std::sync::atomic::Ordering::Relaxed);
+            self.0[1].store(groups, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_database_that_fails_takes_no_limits_away() {
+        let limits = "pending-jobs = 9\n[user.bob]\ngpus = 1\n[group.students]\npending-jobs = 3\n[group.staff]\ngpus = 8";
+        let limits: LimitsConfig = toml::from_str(limits).unwrap();
+        let directory = Arc::new(Directory(Default::default()));
+        let of =
+            |me| People { database: Box::new(directory.clone()), ..People::new(None, limits.clone(), me) };
+        let people = of(0);
+        for (users, groups) in [(false, false), (false, true), (true, false)] {
+            directory.set(users, groups);
+            assert!(people.look_up(7, 7).is_err() && people.known(7).is_none(), "{users} {groups}");
+        }
+        directory.set(true, true);
+        let bob = people.look_up(7, 7).unwrap();
+        assert_eq!((&*bob.name, bob.gid, bob.operator), ("bob", 70, false));
+        assert_eq!((bob.limits.gpus, bob.limits.pending_jobs), (Some(1), Some(3)));
+        let nobody = people.look_up(8, 80).unwrap();
+        assert_eq!((&*nobody.name, nobody.gid, nobody.limits.pending_jobs), ("8", 80, Some(9)));
+        // What was found out counts for a moment.
+        directory.set(false, false);
+        assert_eq!(people.look_up(7, 7).unwrap(), bob);
+        // One's own daemon serves one also then.
+        assert_eq!(&*of(8).look_up(8, 80).unwrap().name, "8");
     }
 }

@@ -236,7 +236,17 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let owners = state.jobs().values().map(|job| job.spec.user.uid);
     let owners: BTreeSet<u32> = owners.chain(state.accounts_at(state.now()).into_keys()).collect();
     for owner in owners {
-        core.allowances.set(owner, people.look_up(owner, owner).limits.allowance());
+        match people.look_up(owner, owner) {
+            Ok(person) => drop(core.allowances.set(owner, person.limits.allowance())),
+            Err(e) => {
+                tracing::warn!(
+                    "the user database does not say who user {owner} is, whose limits stay as they were: {e}"
+                );
+                if let Some(kept) = state.options().allowances.of.get(&owner) {
+                    core.allowances.set(owner, *kept);
+                }
+            }
+        }
     }
     core.suspends &= gpus.driver_of_suspensions.is_ok();
     let policy = core.policy.name.clone();

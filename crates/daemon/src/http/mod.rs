@@ -151,8 +151,8 @@ async fn who(people: &Arc<People>, uid: u32, gid: u32) -> Result<Person, Failure
     let people = people.clone();
     let asked = tokio::task::spawn_blocking(move || people.look_up(uid, gid));
     match tokio::time::timeout(WHO, asked).await {
-        Ok(Ok(person)) => Ok(person),
-        Ok(Err(_)) | Err(_) => {
+        Ok(Ok(Ok(person))) => Ok(person),
+        Ok(Ok(Err(_)) | Err(_)) | Err(_) => {
             let text = "the user database of this machine does not say who you are: try again in a moment";
             Err(Refused::new(503, "busy", text).into())
         }
