@@ -15,7 +15,7 @@ pub fn memory(text: &str) -> Result<MiB, String> {
     let trimmed = text.trim();
     let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
     let (number, unit) = trimmed.split_at(digits);
-    let hint = || format!("'{text}' is not a memory size; write e.g. 20G or 512M (binary units)");
+    let hint = || format!("'{text}' is not a size; write e.g. 20G or 512M (binary units)");
     let value: f64 = number.parse().map_err(|_| hint())?;
     let mib_per_unit = match unit.trim().to_ascii_lowercase().as_str() {
         "m" | "mb" | "mib" => 1.0,
@@ -26,7 +26,7 @@ pub fn memory(text: &str) -> Result<MiB, String> {
     };
     let mib = (value * mib_per_unit).ceil();
     if !(1.0..=1e9).contains(&mib) {
-        return Err(format!("'{text}' is not a sensible amount of GPU memory"));
+        return Err(format!("'{text}' is not a sensible size: give 1M to 953T"));
     }
     Ok(MiB(mib as u64))
 }

@@ -15,6 +15,7 @@ use keys::{Key, Kind, Section, Value, section};
 use limits::LimitsConfig;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+use toml::de::DeTable;
 
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +27,39 @@ pub struct ConfigError {
     pub line: usize,
     /// What was found and what was expected.
     pub what: String,
+}
+
+/// A value that is well-formed and makes no sense.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Mistake {
+    /// Names of the tables that it is in, and its key.
+    pub at: Vec<String>,
+    /// What is wrong with it.
+    pub what: String,
+}
+
+impl Mistake {
+    fn new(at: &[&str], what: impl Into<String>) -> Self {
+        Self { at: at.iter().map(ToString::to_string).collect(), what: what.into() }
+    }
+
+    /// Its line in the file, from 1; of what is not written there, that of the table.
+    fn line(&self, text: &str) -> usize {
+        let mut start = 0;
+        if let Ok(file) = DeTable::parse(text) {
+            let mut table = Some(file.get_ref());
+            for name in &self.at {
+                let Some(found) = table.and_then(|table| table.get(name.as_str())) else { break };
+                start = found.span().start;
+                table = found.get_ref().as_table();
+            }
+        }
+        carma_files::line_at(text, start)
+    }
+
+    fn in_file(self, file: &Path, text: &str) -> ConfigError {
+        ConfigError { file: file.to_owned(), line: self.line(text), what: self.what }
+    }
 }
 
 /// Memory size as users write it.
@@ -309,13 +343,8 @@ pub fn load(file: &Path) -> Result<Config, ConfigError> {
 /// File, line and what was expected.
 pub fn check(file: &Path) -> Result<(), ConfigError> {
     let (config, text) = read(file)?;
-    config.kace().map(drop).map_err(|what| at_key(file, &text, "kace-model", what))
-}
-
-/// A mistake in the value of a key.
-fn at_key(file: &Path, text: &str, key: &str, what: String) -> ConfigError {
-    let line = text.lines().position(|l| l.trim_start().starts_with(key)).map_or(1, |i| i + 1);
-    ConfigError { file: file.to_owned(), line, what }
+    let mistake = |what| Mistake::new(&["kace-model"], what).in_file(file, &text);
+    config.kace().map(drop).map_err(mistake)
 }
 
 /// What GPUs are meant; `None`: those of the machine.
@@ -346,28 +375,28 @@ fn read(file: &Path) -> Result<(Config, String), ConfigError> {
         fail(carma_files::line_at(&text, e.span().map_or(0, |s| s.start)), e.message().to_owned())
     })?;
     // Values that are well-formed and make no sense, found by building what they configure.
-    config.options(0).map_err(|(key, what)| at_key(file, &text, key, what))?;
-    if let Some(gpus) = &config.gpus {
-        virtual_gpus(gpus).map_err(|what| at_key(file, &text, "gpus", what))?;
-    }
+    let gpus = || config.gpus.as_deref().map_or(Ok(None), virtual_gpus);
+    let built = config.options(0).and_then(|_| gpus().map_err(|what| Mistake::new(&["gpus"], what)));
+    built.map_err(|mistake| mistake.in_file(file, &text))?;
     Ok((config, text))
 }
 
-fn fraction(key: &'static str, value: f64) -> Result<Fraction, (&'static str, String)> {
-    Fraction::from_f64(value)
-        .filter(|f| *f <= Fraction::ONE)
-        .ok_or_else(|| (key, format!("{key} = {value} is not a share between 0 and 1")))
+fn fraction(section: &str, key: &str, value: f64) -> Result<Fraction, Mistake> {
+    Fraction::from_f64(value).filter(|f| *f <= Fraction::ONE).ok_or_else(|| {
+        Mistake::new(&[section, key], format!("{key} = {value} is not a share between 0 and 1"))
+    })
 }
 
 impl Config {
     /// The options of the core. `admin_uid` is the user that carma runs as.
     ///
     /// # Errors
-    /// The key and what is wrong with its value.
-    pub fn options(&self, admin_uid: u32) -> Result<Options, (&'static str, String)> {
+    /// The first value that makes no sense.
+    pub fn options(&self, admin_uid: u32) -> Result<Options, Mistake> {
         let name = self.policy.as_deref().unwrap_or("adaptive");
         let policy = presets::by_name(name).ok_or_else(|| {
-            ("policy", format!("there is no policy '{name}'; there are {}", presets::NAMES.join(", ")))
+            let text = format!("there is no policy '{name}'; there are {}", presets::NAMES.join(", "));
+            Mistake::new(&["policy"], text)
         })?;
         let mut options = Options { admin_uid, ..Options::of(policy) };
         if let Some(objective) = self.queue.objective {
@@ -377,7 +406,7 @@ impl Config {
                 name if name == presets::adaptive(objective).name => options.policy,
                 name => {
                     let text = format!("objective: for the policy `adaptive` only, not for '{name}'");
-                    return Err(("objective", text));
+                    return Err(Mistake::new(&["queue", "objective"], text));
                 }
             };
         }
@@ -405,15 +434,13 @@ impl Config {
         }
         for (key, value) in [("floor", self.queue.floor), ("gain", self.queue.gain)] {
             let Some(value) = value else { continue };
-            let value = fraction(key, value)?;
+            let value = fraction("queue", key, value)?;
             let Some(progress) = &mut policy.progress else {
-                return Err((
-                    key,
-                    format!(
-                        "{key}: the policy '{}' does not go by predicted progress; `adaptive` does",
-                        policy.name
-                    ),
-                ));
+                let text = format!(
+                    "{key}: the policy '{}' does not go by predicted progress; `adaptive` does",
+                    policy.name
+                );
+                return Err(Mistake::new(&["queue", key], text));
             };
             *(if key == "floor" { &mut progress.floor } else { &mut progress.gain }) = value;
         }
@@ -435,7 +462,8 @@ impl Config {
             [("usage-half-life", options.usage_half_life), ("quota-period", options.quota_period)]
         {
             if !LONG.contains(&span) {
-                return Err((key, format!("{key} = {span} is not a time from 1 minute to 10 years")));
+                let text = format!("{key} = {span} is not a time from 1 minute to 10 years");
+                return Err(Mistake::new(&["queue", key], text));
             }
         }
         set(&mut options.window, self.sampling.window);
@@ -447,10 +475,11 @@ impl Config {
         set(&mut options.slowdown_window, self.jobs.slowdown_window);
         options.suspends = self.jobs.suspend.unwrap_or(options.suspends);
         if let Some(most) = self.jobs.max_slowdown {
-            options.max_slowdown =
-                Some(Fraction::from_f64(most).filter(|_| (1.0..=1000.0).contains(&most)).ok_or_else(
-                    || ("max-slowdown", format!("max-slowdown = {most} is not a factor from 1 to 1000")),
-                )?);
+            let factor = Fraction::from_f64(most).filter(|_| (1.0..=1000.0).contains(&most));
+            options.max_slowdown = Some(factor.ok_or_else(|| {
+                let text = format!("max-slowdown = {most} is not a factor from 1 to 1000");
+                Mistake::new(&["jobs", "max-slowdown"], text)
+            })?);
         }
         if let Some(sharing) = self.sharing {
             options.sharing = sharing;
@@ -467,12 +496,24 @@ impl Config {
         self.limits.check()?;
         options.allowances.for_all = self.limits.for_all_users().allowance();
         if self.operators.as_deref() == Some("") {
-            return Err(("operators", "operators is empty: name a group, or leave the key out".into()));
+            return Err(Mistake::new(
+                &["operators"],
+                "operators is empty: name a group, or leave the key out",
+            ));
         }
         if let Some(hz) = self.sampling.hz
             && !(1..=50).contains(&hz)
         {
-            return Err(("hz", format!("hz = {hz}: samples a second must be 1 to 50")));
+            let text = format!("hz = {hz}: samples a second must be 1 to 50");
+            return Err(Mistake::new(&["sampling", "hz"], text));
+        }
+        for (key, path) in [("socket", &self.socket), ("state-dir", &self.state_dir)] {
+            if path.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
+                return Err(Mistake::new(
+                    &[key],
+                    format!("{key} is empty: name a path, or leave the key out"),
+                ));
+            }
         }
         Ok(options)
     }
@@ -489,11 +530,11 @@ impl Config {
         trained.map(Some).map_err(|why| format!("kace-model: {why}"))
     }
 
-    fn check_memory(&self) -> Result<(), (&'static str, String)> {
+    fn check_memory(&self) -> Result<(), Mistake> {
         let memory = &self.memory;
         if let Some(coverage) = memory.coverage.filter(|c| !(*c > 0.5 && *c < 1.0)) {
             let text = format!("coverage = {coverage} is not a probability above 0.5 and below 1");
-            return Err(("coverage", text));
+            return Err(Mistake::new(&["memory", "coverage"], text));
         }
         for (key, percent) in [
             ("exact-margin-percent", memory.exact_margin_percent),
@@ -501,7 +542,8 @@ impl Config {
             ("growing-margin-percent", memory.growing_margin_percent),
         ] {
             if let Some(percent) = percent.filter(|p| *p > 200) {
-                return Err((key, format!("{key} = {percent}: a margin is 0 to 200 percent")));
+                let text = format!("{key} = {percent}: a margin is 0 to 200 percent");
+                return Err(Mistake::new(&["memory", key], text));
             }
         }
         // Those two are not estimates of a model; both count anyway.
@@ -510,12 +552,12 @@ impl Config {
         let unknown = memory.estimators.iter().flatten().find(|name| !names.contains(&name.as_str()));
         if let Some(unknown) = unknown {
             let text = format!("there is no estimator `{unknown}`; there are {}", names.join(", "));
-            return Err(("estimators", text));
+            return Err(Mistake::new(&["memory", "estimators"], text));
         }
         Ok(())
     }
 
-    fn apply_gate(&self, gate: &mut Gate) -> Result<(), (&'static str, String)> {
+    fn apply_gate(&self, gate: &mut Gate) -> Result<(), Mistake> {
         let changes = &self.gate;
         if changes.enabled == Some(false) {
             *gate = Gate::None;
@@ -526,7 +568,7 @@ impl Config {
             return Ok(());
         }
         let Gate::Thresholds { risk, smact, smocc, drama } = gate else {
-            return Err(("[gate]", "this policy has no gate to change; choose another policy".into()));
+            return Err(Mistake::new(&["gate"], "this policy has no gate to change; choose another policy"));
         };
         *risk = changes.risk.unwrap_or(*risk);
         for (key, limit, value) in [
@@ -535,7 +577,7 @@ impl Config {
             ("drama", drama, changes.drama),
         ] {
             if let Some(value) = value {
-                *limit = fraction(key, value)?;
+                *limit = fraction("gate", key, value)?;
             }
         }
         Ok(())
@@ -564,7 +606,7 @@ mod tests {
                 .starts_with("2: there is no policy 'oracle-rr'; there are adaptive,")
         );
         assert!(error("policy = 'carma'\n[gate]\nsmact = 65\n").starts_with("3: smact = 65"));
-        assert!(error("[gate]\nsmact = 0.5\n").contains("this policy has no gate"));
+        assert!(error("\n[gate]\nsmact = 0.5\n").starts_with("2: this policy has no gate"));
         assert!(
             error("policy = 'carma'\n[queue]\nfloor = 0.4\n").starts_with("3: floor: the policy 'carma'")
         );
@@ -597,6 +639,19 @@ mod tests {
         );
         let text = error("gpus = 'virtual:9xFOO'\n");
         assert!(text.starts_with("1: ") && text.contains("FOO"), "{text}");
+        // Of keys that are in several tables the right one, however the table is written.
+        let text = error("[limits]\nshare = 2\n[limits.user.bob]\nshare = 0\n");
+        assert_eq!(text, "4: limits.user.bob: share 0 is not a share from 1 to 1000");
+        let text = error("[limits]\nshare = 2\n[limits.group]\n'a.b' = { gpus = 1,\nshare = 0 }\n");
+        assert_eq!(text, "5: limits.group.a.b: share 0 is not a share from 1 to 1000");
+        let text = error("[limits]\npriority-max = -5\n[limits.user.bob]\npriority-min = -4\n");
+        assert_eq!(text, "4: limits.user.bob: priority-min -4 is above priority-max -5");
+        assert_eq!(error("\nsocket = ''\n"), "2: socket is empty: name a path, or leave the key out");
+        assert!(error("state-dir = ''\n").starts_with("1: state-dir is empty"));
+        for section in ["limits]\nlog-size", "journal]\nreserve", "recorder]\nsize", "memory]\nguard"] {
+            let text = error(&format!("[{section} = '0M'\n"));
+            assert!(text.starts_with("2: '0M' is not a sensible size"), "{text}");
+        }
     }
 
     #[test]

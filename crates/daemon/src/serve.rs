@@ -229,7 +229,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         ),
         Err(why) => tracing::warn!("jobs have no cgroups of their own: {why}"),
     }
-    let mut core = options.config.options(uid).map_err(|(_, why)| ServeError::Config(why))?;
+    let mut core = options.config.options(uid).map_err(|mistake| ServeError::Config(mistake.what))?;
     let people =
         Arc::new(People::new(options.config.operators.as_deref(), options.config.limits.clone(), uid));
     // Those who have jobs, and those whose accounts are shown.

@@ -28,7 +28,7 @@ pub(crate) fn run(socket: Option<PathBuf>, args: &ServeArgs) -> Outcome {
     };
     config.policy = args.policy.clone().or(config.policy);
     config.sharing = args.sharing.or(config.sharing);
-    config.options(0).map_err(|(_, why)| Failure::usage(why))?;
+    config.options(0).map_err(|mistake| Failure::usage(mistake.what))?;
     let options = ServeOptions {
         socket: socket.or_else(|| config.socket.clone()).unwrap_or_else(own_socket),
         state_dir: args.state.clone().or_else(|| config.state_dir.clone()).unwrap_or_else(own_state),

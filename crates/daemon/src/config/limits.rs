@@ -1,7 +1,7 @@
 //! `[limits]`: what one user may have, with overrides for users and groups.
 
-use super::Size;
 use super::keys::{Key, Kind, Section, Value, section};
+use super::{Mistake, Size};
 use carma_api::parse;
 use carma_core::policy::Allowance;
 use carma_core::units::MiB;
@@ -281,17 +281,19 @@ impl LimitSet {
         }
     }
 
-    fn check(&self, whose: &str, base: &UserLimits) -> Result<(), (&'static str, String)> {
+    fn check(&self, at: &[&str], base: &UserLimits) -> Result<(), Mistake> {
+        let whose = at.join(".");
+        let mistake = |key: &str, text: String| Err(Mistake::new(&[at, &[key]].concat(), text));
         let limits = base.with(self);
         if limits.priority_min > limits.priority_max {
             let (min, max) = (limits.priority_min, limits.priority_max);
             let text = format!("{whose}: priority-min {min} is above priority-max {max}");
             let key = if self.priority_min.is_some() { "priority-min" } else { "priority-max" };
-            return Err((key, text));
+            return mistake(key, text);
         }
         if let Some(share) = self.share.filter(|share| !SHARES.contains(share)) {
             let (least, most) = (SHARES.start(), SHARES.end());
-            return Err(("share", format!("{whose}: share {share} is not a share from {least} to {most}")));
+            return mistake("share", format!("{whose}: share {share} is not a share from {least} to {most}"));
         }
         Ok(())
     }
@@ -337,15 +339,15 @@ impl LimitsConfig {
     /// What makes no sense.
     ///
     /// # Errors
-    /// The key and what is wrong with its value.
-    pub fn check(&self) -> Result<(), (&'static str, String)> {
-        self.for_all().check("limits", &UserLimits::default())?;
+    /// The first value that makes no sense.
+    pub fn check(&self) -> Result<(), Mistake> {
+        self.for_all().check(&["limits"], &UserLimits::default())?;
         let base = self.for_all_users();
         for (name, set) in &self.user {
-            set.check(&format!("limits.user.{name}"), &base)?;
+            set.check(&["limits", "user", name], &base)?;
         }
         for (name, set) in &self.group {
-            set.check(&format!("limits.group.{name}"), &base)?;
+            set.check(&["limits", "group", name], &base)?;
         }
         Ok(())
     }
@@ -402,11 +404,21 @@ mod tests {
             let error = toml::from_str::<LimitsConfig>(text).unwrap_err().to_string();
             assert!(error.contains(wanted), "{text}: {error}");
         }
-        let (key, text) = parse("priority-min = 1").check().unwrap_err();
-        assert_eq!((key, text.as_str()), ("priority-min", "limits: priority-min 1 is above priority-max 0"));
-        let (key, text) = parse("[user.a]\nshare = 0").check().unwrap_err();
-        assert_eq!((key, text.as_str()), ("share", "limits.user.a: share 0 is not a share from 1 to 1000"));
-        let (key, text) = parse("[group.a]\npriority-max = -2000").check().unwrap_err();
-        assert!(key == "priority-max" && text.starts_with("limits.group.a: "), "{text}");
+        for (text, at, wanted) in [
+            ("priority-min = 1", "limits.priority-min", "limits: priority-min 1 is above priority-max 0"),
+            (
+                "[user.a]\nshare = 0",
+                "limits.user.a.share",
+                "limits.user.a: share 0 is not a share from 1 to 1000",
+            ),
+            (
+                "[group.a]\npriority-max = -2000",
+                "limits.group.a.priority-max",
+                "limits.group.a: priority-min",
+            ),
+        ] {
+            let mistake = parse(text).check().unwrap_err();
+            assert!(mistake.at.join(".") == at && mistake.what.starts_with(wanted), "{mistake:?}");
+        }
     }
 }
