@@ -387,12 +387,13 @@ fn the_journal_has_a_reserve_that_no_log_can_take() {
     let daemon = setup.start();
     let reserve = disk.0.join("state/reserve");
     assert_eq!(fs::metadata(&reserve).unwrap().len(), 1 << 20, "a sixteenth of the file system");
-    // A log fills the disk.
-    let log = daemon.shell("head -c 100000000 /dev/zero; sleep 1; exit 3");
-    let filler = until("its log to fill the disk", || {
-        let path = daemon.show(log).log;
-        (fs::metadata(&path).ok()?.len() > 10 << 20).then_some(path)
-    });
+    // A log fills the disk. Before that is over, it would take what the reserve gives back.
+    let full = dir.path().join("full");
+    let line = format!("head -c 100000000 /dev/zero; : > {}; sleep 1; exit 3", full.display());
+    let log = daemon.shell(&line);
+    until("its log to fill the disk", || full.exists().then_some(()));
+    let filler = daemon.show(log).log;
+    assert!(fs::metadata(&filler).unwrap().len() > 10 << 20);
     let accepted: Vec<u64> = (0..20).map(|n| daemon.shell(&format!("exit {n}"))).collect();
     assert_eq!(accepted.len(), 20, "the journal goes on");
     assert_eq!(fs::metadata(&reserve).unwrap().len(), 0, "by the reserve");
