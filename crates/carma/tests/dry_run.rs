@@ -102,16 +102,32 @@ fn evaluation_counts_and_checkpoints_are_not_written() {
 fn what_an_earlier_run_saved_stays_and_what_this_run_saved_is_read() {
     let Some(python) = python() else { return };
     let dir = tempfile::tempdir().unwrap();
-    let earlier =
-        [("best.pt", "of an earlier run"), ("data.bin", "older and longer"), ("empty.bin", "older")];
-    for (name, text) in earlier {
-        std::fs::write(dir.path().join(name), text).unwrap();
+    for folder in ["out", "pretrained", "kept"] {
+        std::fs::create_dir(dir.path().join(folder)).unwrap();
+    }
+    // Checkpoints, and what else the program writes over.
+    let saved =
+        ["best.pt", "packed.pt.gz", "chdir.pt", "other.pt", "replaced.pt", "forked.pt", "kept/model.pt"];
+    let written = ["data.bin", "nested.bin", "child.bin", "left.bin"];
+    for name in saved.into_iter().chain(written).chain(["two.pt"]) {
+        std::fs::write(dir.path().join(name), format!("{name} of an earlier run")).unwrap();
     }
     traced(python, "saves.py", &[&dir.path().display().to_string()], &[]);
     let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
-    // Of these the program is right that it wrote over them.
-    assert_eq!(earlier.map(|(name, _)| read(name)), ["of an earlier run", "shorter", ""]);
-    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), earlier.len());
+    for name in saved {
+        assert_eq!(read(name), format!("{name} of an earlier run"));
+    }
+    assert_eq!(written.map(read), ["shorter", "data", "child", "never closed"]);
+    // The program renamed it before it saved.
+    assert_eq!(read("one.pt"), "two.pt of an earlier run");
+    let mut left: Vec<_> =
+        std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    let mut expected: Vec<&str> = saved[..6].iter().copied().chain(written).collect();
+    expected.extend(["DONE", "kept", "one.pt", "out", "pretrained"]);
+    expected.sort_unstable();
+    assert_eq!(left, expected);
+    assert_eq!(std::fs::read_dir(dir.path().join("out")).unwrap().count(), 0);
 }
 
 #[test]

@@ -774,3 +774,24 @@ fn the_same_seed_gives_the_same_bytes_on_any_number_of_threads() {
     assert!(first.chunks(2).filter(|pair| pair[0] != pair[1]).count() > setups.len() / 4);
     assert!(setups.iter().any(|setup| play(&workload, &cluster, setup).summary.oom > 0));
 }
+
+/// That a trace names no tasks is no reason to share less.
+#[test]
+fn jobs_of_unnamed_tasks_share_as_others_do() {
+    let text = |task: &str| {
+        let head = format!("job,arrival_s,duration_s,memory_mib,gract,smact,drama{task}\n");
+        let row = |n: u32| {
+            let named = if task.is_empty() { String::new() } else { format!(",t{n}") };
+            format!("{n},{},600,3000,.{},.{},.1{named}\n", 10 * n, 20 + n, 10 + n)
+        };
+        head + &(0..20).map(row).collect::<String>()
+    };
+    let run = |text: &str| {
+        let trace = read::trace(text.as_bytes(), Path::new("t.csv"), None).unwrap();
+        let workload = Workload::resolve(&trace, None).unwrap();
+        play(&workload, &cluster("2xA100-40GB"), &setup("adaptive", SharingMode::Mps))
+    };
+    let (named, unnamed) = (run(&text(",task")), run(&text("")));
+    assert_eq!(times(&named), times(&unnamed));
+    assert!(unnamed.summary.jobs_per_gpu > 1.5, "{:?}", unnamed.summary);
+}

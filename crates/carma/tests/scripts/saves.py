@@ -1,11 +1,13 @@
-"""The ways in which programs save and load, in a folder where an earlier run left `best.pt`, and none leaves anything else.
+"""The ways in which programs save and load, in a folder where an earlier run left checkpoints, and none leaves anything else.
 
 What fails here fails before the first step, so that the dry run fails."""
 
 import gzip
 import io
 import os
+import pickle
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -21,7 +23,13 @@ def loaded(f):
     return torch.load(f)["weight"] is weights["weight"]
 
 
-# Over the file of an earlier run, which was emptied when it was opened.
+def serialized(obj):
+    content = io.BytesIO()
+    torch.save(obj, content)
+    return content.getvalue()
+
+
+# Over the file of an earlier run.
 for mode in ("wb", "w+b"):
     with open("best.pt", mode) as f:
         torch.save(weights, f)
@@ -29,24 +37,33 @@ for mode in ("wb", "w+b"):
         torch.save(weights, f)
         f.flush()
         os.fsync(f.fileno())
-with gzip.open("best.pt", "wb") as f:
+with gzip.open("packed.pt.gz", "wb") as f:
     torch.save(weights, f)
+with gzip.open("packed.pt.gz", "rb") as f:
+    assert loaded(f)
 with open("best.pt", "rb") as f:
     assert loaded(f) and loaded("best.pt")
-# By way of memory.
-buffer = io.BytesIO()
-torch.save(weights, buffer)
-buffer.seek(0)
-assert loaded(buffer)
+assert os.path.getsize("best.pt") > 0
+with open("chdir.pt", "wb") as f:
+    os.chdir("out")
+    torch.save(weights, f)
+os.chdir("..")
+assert loaded("chdir.pt")
+# By way of memory, several at a time.
 with open("best.pt", "wb") as f:
-    f.write(buffer.getvalue())
+    f.write(serialized(weights))
+Path("other.pt").write_bytes(serialized({"other": 1}))
+assert loaded("best.pt") and loaded(io.BytesIO(serialized(weights))) and torch.load("other.pt") == {"other": 1}
+# Safely.
 descriptor, name = tempfile.mkstemp(dir=".")
-os.close(descriptor)
-with open(name, "wb") as f:
-    f.write(buffer.getvalue())
-shutil.move(name, "best.pt")
+with os.fdopen(descriptor, "wb") as f:
+    torch.save(weights, f)
+os.replace(name, "best.pt")
 assert loaded("best.pt")
-del buffer
+with tempfile.NamedTemporaryFile(dir=".", delete=False) as f:
+    f.write(serialized(weights))
+shutil.move(f.name, "replaced.pt")
+assert loaded("replaced.pt")
 
 # A path is the same by whatever type it is given, and two folders may have files of one name.
 torch.save({"layers": 2}, Path("out/config.pt"))
@@ -57,8 +74,12 @@ torch.save(weights, b"last.pt")
 assert loaded(Path("./last.pt"))
 with open("new.pt", "xb") as f:
     torch.save(weights, f)
+assert os.path.exists("new.pt")
 with open("new.pt", "rb") as f:
     assert loaded(f)
+# Where nothing can be written it is known by its path.
+torch.save(weights, "absent/model.pt")
+assert loaded("absent/model.pt")
 
 # The old one stays whole until the new one is.
 for replace in (os.replace, os.rename, shutil.move, lambda a, b: Path(a).replace(b), lambda a, b: Path(a).rename(b)):
@@ -69,12 +90,21 @@ for replace in (os.replace, os.rename, shutil.move, lambda a, b: Path(a).replace
         torch.save(weights, f)
     replace("best.pt.new", "best.pt")
     assert loaded("best.pt")
-# A folder of them.
-os.mkdir("part")
-torch.save(weights, "part/model.pt")
-os.rename("part", "whole")
-assert loaded("whole/model.pt")
-os.rmdir("whole")
+# The last but one stays, too: of an earlier run's `two.pt` it is the copy that is written over.
+for _ in range(3):
+    if os.path.exists("two.pt"):
+        os.replace("two.pt", "one.pt")
+    torch.save(weights, "two.pt")
+# A folder of them, again and again.
+for _ in range(2):
+    os.mkdir("part")
+    torch.save(weights, "part/model.pt")
+    os.rename("part", "whole")
+    assert loaded("whole/model.pt")
+    shutil.rmtree("whole")
+os.rename("kept", "renamed")
+torch.save(weights, "renamed/model.pt")
+os.rename("renamed", "kept")
 # The best is a copy of the last, and of those only the newest stay.
 for copy in (shutil.copyfile, shutil.copy, shutil.copy2):
     torch.save({"by": copy}, "last.pt")
@@ -85,13 +115,25 @@ for remove in (os.remove, os.unlink, lambda path: Path(path).unlink()):
     remove("best.pt")
     torch.save(weights, "epoch-1.pt")
     remove("epoch-1.pt")
+# By another process.
+child = os.fork()
+if child == 0:
+    torch.save(weights, "forked.pt")
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
 
 # All other files are as the program writes them.
 with open("data.bin", "wb") as f:
     f.write(b"shorter")
 assert os.path.getsize("data.bin") == 7
-open("empty.bin", "wb").close()
-assert os.path.getsize("empty.bin") == 0
+with open("nested.bin", "wb") as f:
+    with open("nested.bin", "wb") as g:
+        g.write(b"data")
+assert os.path.getsize("nested.bin") == 4
+f = open("child.bin", "wb")
+subprocess.run("printf child >> child.bin", shell=True, check=True)
+f.close()
+assert os.path.getsize("child.bin") == 5
 shutil.copyfile("data.bin", "copy.bin")
 os.replace("copy.bin", "moved.bin")
 with open("moved.bin", "w+b", buffering=0) as f:
@@ -100,6 +142,11 @@ with open("moved.bin", "w+b", buffering=0) as f:
     f.seek(0)
     assert f.read() == b"again"
 os.remove("moved.bin")
+open("DONE", "wb").close()
+assert os.path.exists("DONE")
+assert pickle.loads(pickle.dumps(os.replace)) is os.replace and pickle.loads(pickle.dumps(open)) is open
+left = open("left.bin", "wb")
+left.write(b"never closed")
 
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(4):

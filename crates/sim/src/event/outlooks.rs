@@ -235,7 +235,7 @@ impl outlook::Alone for FromTrace<'_> {
 
     fn profile(&self, command: u64, gpu: &str) -> Option<Profile> {
         let job = self.workload.jobs.get(command as usize).filter(|_| self.knows(command, gpu));
-        job.map(|job| profile(&job.task))
+        job.map(|job| profile(&job.task, command))
     }
 
     fn assumed(&self, command: u64, _: &str) -> Profile {
@@ -245,12 +245,14 @@ impl outlook::Alone for FromTrace<'_> {
 
 /// What a profile of it alone would show. `nvidia-smi`'s two numbers are not in a catalogue: where KACE wants them, time
 /// with a kernel on the GPU stands for the one, and DRAM activity for the other.
-fn profile(task: &CatalogueTask) -> Profile {
+fn profile(task: &CatalogueTask, command: u64) -> Profile {
     let share = |value: Option<f64>| value.map(|share| Stat::of(share * 100.0));
     let activity = &task.activity;
+    // Tasks that nobody named have nothing in common.
+    let name = if task.name.is_empty() { format!("#{command}") } else { task.name.to_string() };
     Profile {
-        name: task.name.to_string(),
-        class: Some(task.name.to_string()),
+        class: Some(name.clone()),
+        name,
         rate: Some(Rate { per_s: 1.0, unit: None, source: Some(RateSource::Heartbeat) }),
         metrics: Metrics {
             gract_pct: share(activity.gract),

@@ -70,6 +70,7 @@ class Run:
 
     def __init__(self):
         self.steps, self.backwards, self.loaders, self.stopped = 0, 0, 0, False
+        self.put_back = None  # files of earlier runs
         # How often all that is trained was trained. A program may have an optimizer for each parameter, or one that steps
         # rarely, as a generator's beside its critic's.
         self.iterations = 0
@@ -258,7 +259,7 @@ def install(options):
     fake_kernels()
     fake_loader()
     hook_training()
-    fake_saving()
+    RUN.put_back = fake_saving()
     watch_models()
     note_compilers()
     fake_parallel()
@@ -331,6 +332,8 @@ def recorded(options, what, body, command=()):
         status=status, reason=reason, steps=RUN.iterations, backwards=RUN.backwards,
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark), allocated=LOG.peak,
     )
+    if RUN.put_back:
+        RUN.put_back()
     if status == "failed":
         print("carma: the dry run failed: %s" % reason, file=sys.stderr)
         code = 1

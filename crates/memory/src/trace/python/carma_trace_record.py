@@ -17,6 +17,7 @@ from carma_trace_reserved import Segments
 Tensor = torch.Tensor
 aten = torch.ops.aten
 BASE = Tensor.__mro__[1]
+OPEN = open  # before anything is put in its place
 RAW_DEVICE, RAW_META = BASE.device.__get__, BASE.is_meta.__get__
 META, CPU = torch.device("meta"), torch.device("cpu")
 # Numbers are kept of tensors up to this many bytes: integers and masks; scalars of other types; and what is calculated
@@ -58,7 +59,7 @@ class Log:
         else:
             # mtime=0: the same run gives the same bytes.
             self.file = (
-                gzip.GzipFile(path, "wb", 9, mtime=0) if path.endswith(".gz") else open(path, "wb")
+                gzip.GzipFile(path, "wb", 9, mtime=0) if path.endswith(".gz") else OPEN(path, "wb")
             )
             raw = self.file
             self.file = types.SimpleNamespace(
