@@ -113,7 +113,18 @@ impl<'a> CoreScheduler<'a> {
     fn expected(&self, job: JobIndex) -> Option<RunTime> {
         let told = self.known.run_time(self.command(job), &self.workload.jobs[job as usize]);
         let running = LazyCell::new(|| self.running());
-        told.or_else(|| self.run_times.forecast(&self.class(job), || &running))
+        told.or_else(|| self.forecast(job, &self.class(job), || &running))
+    }
+
+    /// What runs that are over, and those at work, say of a job's run time.
+    fn forecast<'r>(
+        &self,
+        job: JobIndex,
+        class: &Class,
+        running: impl Fn() -> &'r [Running],
+    ) -> Option<RunTime> {
+        let forecast = self.run_times.forecast(class, running)?;
+        Some(self.known.learned(self.command(job), forecast))
     }
 
     /// The jobs that run, as far as forecasts of run time learn from them. None counts its steps.
@@ -149,8 +160,8 @@ impl<'a> CoreScheduler<'a> {
                 continue;
             }
             others += usize::from(is_other);
-            let run_time =
-                self.run_times.forecast(&class, || &running).filter(|now| news::is_news(before, now));
+            let run_time = self.forecast(index(job.spec.id), &class, || &running);
+            let run_time = run_time.filter(|now| news::is_news(before, now));
             told.extend(run_time.map(|run_time| (job.spec.id, run_time)));
         }
         for (job, run_time) in told {
@@ -537,7 +548,7 @@ const BLOCK_MIB: u64 = 1024;
 mod tests {
     use super::*;
     use crate::event::engine::complete;
-    use crate::event::knowledge::{Knowledge, TasksKnown};
+    use crate::event::knowledge::{Errors, Knowledge, TasksKnown};
     use crate::event::watched::{Notes, play};
     use crate::event::{Cluster, Setup};
     use crate::trace::Activity;
@@ -633,5 +644,11 @@ mod tests {
         let median = f64::from(u32::try_from(third.median_s).unwrap());
         assert!((100.0..=101.0).contains(&median), "{third:?}");
         assert_eq!((third.high_s, third.basis, third.runs), (third.median_s, RunsOf::Command, 2));
+        // Off by a factor of 2, up or down, where that is asked for.
+        let wrong = Errors { run_time: 1.0, ..Errors::default() };
+        let setup = Setup { knowledge: Knowledge { errors: wrong, ..setup.knowledge }, ..setup };
+        let (_, Told(told)) = play(&workload, &cluster, &setup, Told::default());
+        let median = told[2].as_ref().unwrap().median_s as f64;
+        assert!([0.5, 2.0].iter().any(|off| (median - 100.0 * off).abs() <= 2.0), "{told:?}");
     }
 }

@@ -156,6 +156,16 @@ impl Known {
         let s = seconds.round().max(1.0) as u64;
         Some(RunTime { low_s: s, median_s: s, high_s: s, basis: RunsOf::Command, runs: 1, counted: false })
     }
+
+    /// What was learned of a job's run time, with the error that is asked for.
+    pub(super) fn learned(&self, command: u64, of: RunTime) -> RunTime {
+        let errors = &self.knowledge.errors;
+        if errors.run_time == 0.0 {
+            return of;
+        }
+        let off = |seconds: u64| errors.run_time(command, seconds as f64).round().max(1.0) as u64;
+        RunTime { low_s: off(of.low_s), median_s: off(of.median_s), high_s: off(of.high_s), ..of }
+    }
 }
 
 #[cfg(test)]
