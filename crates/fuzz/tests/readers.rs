@@ -128,12 +128,12 @@ fn command() {
         let said: Vec<String> = text(bytes).split(' ').map(str::to_owned).collect();
         let named = ["accelerate launch --config_file a.yaml t.py --deepspeed d.json".to_owned()];
         for words in [&said[..], &named] {
-            let command = Command::new(words, &BTreeMap::new(), Some(bytes));
+            let command = Command::new(words, &BTreeMap::new()).with_script(bytes);
             let taker = Taker::of(&command).and_then(|taker| taker.estimate(&platform()));
             assert!(taker.is_none_or(|e| e.need_mib <= e.use_mib && e.use_mib <= e.upper_mib));
             let processes = Processes::of(&command, &|_| Some(text(bytes).into_owned()));
             assert!(processes.on_one_gpu(1) >= 1);
-            let _ = (command.compiles(), command.lora(), command.uses_peft());
+            let _ = (command.compiles(), command.lora(), command.uses_peft(), command.scripts());
         }
     });
 }

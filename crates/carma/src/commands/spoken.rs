@@ -9,7 +9,7 @@ use carma_memory::trace::COMPILED;
 use carma_memory::{Lora, ModelTask, Parallel};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Largest script whose text is looked at, bytes.
 const MOST_SCRIPT: u64 = 4 << 20;
@@ -32,11 +32,13 @@ pub(crate) struct Spoken {
 impl Spoken {
     /// Looks at a command with the environment and the directory that it runs in.
     pub(crate) fn of(command: &[String], env: &BTreeMap<String, String>, cwd: &Path) -> Self {
-        let script = script(command, cwd);
         let words: Vec<OsString> = command.iter().map(OsString::from).collect();
         let path = env.get("PATH").map(std::ffi::OsStr::new);
         let program = dry_run::launch(&words, path).map(|launch| launch.program()).unwrap_or_default();
-        let command = Command::new(command, env, script.as_deref());
+        let command = Command::new(command, env);
+        let text = |path: String| carma_files::read(&cwd.join(path), MOST_SCRIPT).ok();
+        let script = command.scripts().into_iter().find_map(text);
+        let command = command.with_script(script.as_deref().unwrap_or_default());
         let read = |name: &str| carma_files::read_text(&cwd.join(name), MOST_SETTINGS).ok();
         let processes = Processes::of(&command, &read);
         Self { command, processes, script, program }
@@ -121,18 +123,6 @@ impl Spoken {
     }
 }
 
-/// Text of the script that a command runs, where it can be read.
-fn script(command: &[String], cwd: &Path) -> Option<Vec<u8>> {
-    let words: Vec<&str> = command.iter().flat_map(|word| word.split_whitespace()).collect();
-    let read = |path: PathBuf| carma_files::read(&cwd.join(path), MOST_SCRIPT).ok();
-    if let Some(script) = words.iter().find(|word| word.ends_with(".py")) {
-        return read(PathBuf::from(script));
-    }
-    let module = words.iter().position(|word| *word == "-m").and_then(|at| words.get(at + 1))?;
-    let path = module.replace('.', "/");
-    read(format!("{path}.py").into()).or_else(|| read(format!("{path}/__main__.py").into()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -178,6 +168,50 @@ mod tests {
         let mut task = ModelTask { gpus: 2, ..ModelTask::default() };
         spoken.lay_under(&mut known, &mut task, &said);
         assert_eq!(task.parallel, Parallel::None);
+    }
+
+    #[test]
+    fn the_script_that_is_read_is_that_of_the_program_that_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("pkg")).unwrap();
+        for (file, text) in [
+            ("jt.py", "import jax"),
+            ("pkg/train.py", "import jax"),
+            ("prep.py", "import tensorflow"),
+            ("plain.py", ""),
+        ] {
+            fs::write(dir.path().join(file), text).unwrap();
+        }
+        let taker = |command: &[&str]| {
+            let words: Vec<String> = command.iter().map(ToString::to_string).collect();
+            let spoken = Spoken::of(&words, &BTreeMap::new(), dir.path());
+            let mut known = Known::default();
+            spoken.lay_under(&mut known, &mut ModelTask::default(), &TaskArgs::default());
+            (known.taker.map(|taker| taker.program), spoken.script.is_some())
+        };
+        let jax = (Some("JAX"), true);
+        for (line, found) in [
+            ("python jt.py", jax),
+            ("python jt.py; echo done", jax),
+            ("python \"jt.py\"", jax),
+            ("(python jt.py)", jax),
+            ("for i in 1 2; do python jt.py; done", jax),
+            ("python prep.py && torchrun --nproc-per-node 2 plain.py", (None, true)),
+            ("python plain.py && torchrun --nproc-per-node 2 jt.py", jax),
+            ("python prep.py", (Some("TensorFlow"), true)),
+            ("python absent.py; cat jt.py", (None, false)),
+        ] {
+            assert_eq!(taker(&["bash", "-c", line]), found, "{line}");
+        }
+        for line in [
+            "numactl -m 0 python -m pkg.train",
+            "python -mpkg.train --config plain.py",
+            "python -um pkg.train",
+            "torchrun -n 2 -m pkg.train",
+            "python -m cProfile -o out jt.py",
+        ] {
+            assert_eq!(taker(&line.split(' ').collect::<Vec<_>>()), jax, "{line}");
+        }
     }
 
     #[test]

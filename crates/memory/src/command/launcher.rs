@@ -169,7 +169,7 @@ const VALUED: &[&str] = &[
 
 /// Where the program of a launcher begins among the words: a script, `-m`, or the first word that is neither an option nor a
 /// value of one.
-fn inner(command: &Command, launcher: &str) -> usize {
+pub(super) fn inner(command: &Command, launcher: &str) -> usize {
     let words = &command.words;
     let first = command.module_at().map_or(if launcher == "accelerate" { 2 } else { 1 }, |(_, at)| at);
     let mut at = first;
@@ -398,7 +398,7 @@ mod tests {
         }
         let line = |option: &str, line: &str| {
             let words = ["bash", option, line].map(str::to_owned);
-            Processes::of(&Command::new(&words, &std::collections::BTreeMap::new(), None), &|_| None).count
+            Processes::of(&Command::new(&words, &std::collections::BTreeMap::new()), &|_| None).count
         };
         assert_eq!(line("-lc", "torchrun --nproc-per-node 4 train.py"), Some(4));
         assert_eq!(line("-c", "cd /w && torchrun --nproc-per-node 4 train.py > log"), Some(4));

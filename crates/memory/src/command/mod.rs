@@ -28,12 +28,37 @@ pub struct Command {
 impl Command {
     /// Takes a command apart.
     #[must_use]
-    pub fn new(command: &[String], env: &BTreeMap<String, String>, script: Option<&[u8]>) -> Self {
+    pub fn new(command: &[String], env: &BTreeMap<String, String>) -> Self {
         let (words, env) = started::started(command, env);
-        let text = script.map(|text| String::from_utf8_lossy(&text[..text.len().min(MOST_TEXT)]));
-        let lines = text.iter().flat_map(|text| text.lines());
-        let script = lines.map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
-        Self { words, env, script: script.map(str::to_owned).collect() }
+        Self { words, env, script: Vec::new() }
+    }
+
+    /// With the text of its script, which lies in one of [`Self::scripts`].
+    #[must_use]
+    pub fn with_script(self, text: &[u8]) -> Self {
+        let text = String::from_utf8_lossy(&text[..text.len().min(MOST_TEXT)]);
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        Self { script: lines.map(str::to_owned).collect(), ..self }
+    }
+
+    /// Files that may be its script, that of what it launches where it is a launcher. The first that is there is the script.
+    #[must_use]
+    pub fn scripts(&self) -> Vec<String> {
+        let launcher = launcher::launcher(self);
+        let inner = launcher.map_or(0, |launcher| launcher::inner(self, launcher));
+        let words = started::unwrapped(&self.words[inner..], &mut BTreeMap::new());
+        let of = Self { words: words.to_vec(), ..Self::default() };
+        let module = match words {
+            // Of a launcher's own.
+            [option, module, ..] if matches!(option.as_str(), "-m" | "--module") => Some(module.as_str()),
+            _ => of.module(),
+        };
+        let path = module.map(|module| module.replace('.', "/"));
+        let mut files: Vec<String> =
+            path.iter().flat_map(|path| [format!("{path}.py"), format!("{path}/__main__.py")]).collect();
+        // Also of a module that is installed, which may run it (`-m cProfile t.py`).
+        files.extend(words.iter().find(|word| word.ends_with(".py")).cloned());
+        files
     }
 
     /// Name of the program without its folder: `torchrun`.
@@ -231,14 +256,14 @@ pub(super) mod tests {
     /// A command with variables before it, and a script.
     pub(super) fn command(line: &str, script: &str) -> Command {
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        Command::new(&words, &BTreeMap::new(), Some(script.as_bytes()))
+        Command::new(&words, &BTreeMap::new()).with_script(script.as_bytes())
     }
 
     #[test]
     fn variables_before_the_program_and_in_the_script() {
         let line =
             ["/bin/sh".to_owned(), "-c".to_owned(), "A=1 B='x y' python t.py --a_b=3 --c 4".to_owned()];
-        let read = Command::new(&line, &[("C".to_owned(), "c".to_owned())].into(), None);
+        let read = Command::new(&line, &[("C".to_owned(), "c".to_owned())].into());
         assert_eq!(
             (read.variable("A"), read.variable("C"), read.variable("D")),
             (Some("1"), Some("c"), None)
@@ -293,6 +318,31 @@ pub(super) mod tests {
         assert_eq!(Command::option(&words, &["a-b"]), Some("3"));
         assert_eq!((Command::option(&words, &["c"]), Command::option(&words, &["d"])), (Some("4"), None));
         assert!(Command::has(&words, &["d"]) && !Command::has(&words, &["a"]));
+    }
+
+    #[test]
+    fn the_script_is_that_of_the_program_that_counts() {
+        for (line, scripts) in [
+            ("python jt.py --config a.py", "jt.py"),
+            ("python jt.py; echo done", "jt.py"),
+            ("python \"jt.py\"", "jt.py"),
+            ("(python jt.py)", "jt.py"),
+            ("for i in 1 2; do python jt.py; done", "jt.py"),
+            ("cat a.py; ./jt.py; echo done", "./jt.py"),
+            ("python prep.py && torchrun --nproc-per-node 2 plain.py", "plain.py"),
+            ("numactl -m 0 python -m pkg.train a.py", "pkg/train.py pkg/train/__main__.py a.py"),
+            ("python -mpkg.train", "pkg/train.py pkg/train/__main__.py"),
+            ("python -um pkg.train", "pkg/train.py pkg/train/__main__.py"),
+            ("torchrun --nproc-per-node 2 -m pkg.train", "pkg/train.py pkg/train/__main__.py"),
+            ("python -m torch.distributed.run --nproc-per-node 2 t.py -m a", "t.py"),
+            ("mpirun -np 2 numactl -m 0 python -m pkg.train", "pkg/train.py pkg/train/__main__.py"),
+            ("srun python t.py -m a", "t.py"),
+            ("srun", ""),
+            ("vllm serve m", ""),
+        ] {
+            let words = ["bash", "-c", line].map(str::to_owned);
+            assert_eq!(Command::new(&words, &BTreeMap::new()).scripts().join(" "), scripts, "{line}");
+        }
     }
 
     #[test]

@@ -64,7 +64,11 @@ pub(super) fn started(command: &[String], env: &Env) -> (Vec<String>, Env) {
                 if launcher::launcher(&here).is_some() {
                     return (here.words, here.env);
                 }
-                if here.program().starts_with("python") || matches!(here.program(), "vllm" | "sglang") {
+                let program = here.program();
+                if program.starts_with("python")
+                    || program.ends_with(".py")
+                    || matches!(program, "vllm" | "sglang")
+                {
                     first.get_or_insert((here.words, here.env));
                 }
             }
@@ -103,7 +107,7 @@ fn assignment(word: &str) -> Option<(String, String)> {
 }
 
 /// The words from the program on, with the variables before it.
-fn unwrapped<'a>(mut words: &'a [String], env: &mut Env) -> &'a [String] {
+pub(super) fn unwrapped<'a>(mut words: &'a [String], env: &mut Env) -> &'a [String] {
     while let Some((word, mut rest)) = words.split_first() {
         let name = stem(word);
         if let Some((key, value)) = assignment(word) {

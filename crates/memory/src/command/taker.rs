@@ -262,7 +262,7 @@ mod tests {
         );
         assert_eq!(likely("env -u A XLA_PYTHON_CLIENT_MEM_FRACTION=.2 python t.py", jax, "JAX"), 0.2);
         let words = ["sh", "-c", "export XLA_PYTHON_CLIENT_MEM_FRACTION=.2; python t.py"].map(str::to_owned);
-        let exported = Command::new(&words, &std::collections::BTreeMap::new(), Some(jax.as_bytes()));
+        let exported = Command::new(&words, &std::collections::BTreeMap::new()).with_script(jax.as_bytes());
         assert!(Taker::of(&exported).unwrap().why.contains("takes 20 %"));
         assert_eq!(of("python t.py -m vllm", ""), None);
         for line in [
