@@ -75,8 +75,7 @@ pub(super) fn started(command: &[String], env: &Env) -> (Vec<String>, Env) {
         }
     }
     first.unwrap_or_else(|| {
-        let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        let words = flat(unwrapped(&words, &mut env));
+        let words = flat(unwrapped(&parts(line).concat(), &mut env));
         (words, env)
     })
 }
@@ -156,6 +155,8 @@ fn parts(line: &str) -> Vec<Vec<String>> {
         match (quote, sign) {
             (Some(open), _) if open == sign => quote = None,
             (None, '"' | '\'') => quote = Some(sign),
+            // A comment: an apostrophe in it opens no quote.
+            (None, '#') if word.is_empty() => while signs.next_if(|sign| *sign != '\n').is_some() {},
             // A line that goes on in the next.
             (None, '\\') if signs.next_if_eq(&'\n').is_some() => {}
             (None, ';' | '&' | '|' | '\n' | ' ' | '\t' | '(' | ')') => {
@@ -209,6 +210,9 @@ mod tests {
             ("./train -n 3", "./train -n 3"),
             ("A=1 B='x y' python t.py", "python t.py"),
             ("cd /w; vllm serve m && echo", "vllm serve m"),
+            ("# it's all\npython t.py # it's\necho", "python t.py"),
+            ("echo a#b '# it' $#; python t.py", "python t.py"),
+            ("# not python\n./train -n 3", "./train -n 3"),
         ] {
             for option in ["-c", "-lc", "-ec"] {
                 assert_eq!(of(&["bash", option, line]).0, program, "{line}");
