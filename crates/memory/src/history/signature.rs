@@ -203,7 +203,7 @@ const BATCH: &[&str] = &[
     "train-bs",
 ];
 
-/// Parts of a dotted name that say that it is of an evaluation.
+/// Words in a part of a dotted name that say that it is of an evaluation, but for one that is of a training, too (`train_val`).
 const EVALUATION: &[&str] = &["eval", "evaluation", "test", "val", "valid", "validation"];
 
 /// Longest label that is kept, bytes.
@@ -421,7 +421,12 @@ fn option(word: &str) -> Option<(String, Option<String>)> {
     // `-O` and `-B` of Python are not `-o` and `-b`.
     let name = if name.len() == 1 { name.to_owned() } else { name.to_ascii_lowercase().replace('_', "-") };
     // What an evaluation takes at once (`val.batch_size=8`) is not what training does.
-    let evaluates = || whole.split(['.', '_']).any(|part| EVALUATION.contains(&&*part.to_ascii_lowercase()));
+    let evaluates = || {
+        whole.to_ascii_lowercase().split('.').any(|part| {
+            let has = |words: &[&str]| part.split('_').any(|word| words.contains(&word));
+            has(EVALUATION) && !has(&["train", "training"])
+        })
+    };
     if !dashed && BATCH.binary_search(&&*name).is_ok() && evaluates() {
         return Some((whole.to_owned(), value));
     }
@@ -567,6 +572,7 @@ mod tests {
             ("python t.py train.batch_size=64 val.batch_size=8", Some(64)),
             ("python t.py val.batch_size=8 train.batch_size=64", Some(64)),
             ("python t.py data.val_loader.batch_size=8", None),
+            ("python t.py train_val.batch_size=32 val_dataloader.batch_size=64", Some(32)),
             ("python t.py --batch-size 64 --bs 8", Some(64)),
             ("python t.py --batch-size 64 -b 64", Some(64)),
         ] {
