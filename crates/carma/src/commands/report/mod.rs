@@ -94,7 +94,7 @@ fn of_daemon(context: &Context, args: &ReportArgs) -> Outcome {
     let run = run::recorded(&recorded);
     let (exclusive, more) = run::exclusive(&recorded, &run);
     let notes: Vec<String> =
-        recorded.notes.iter().cloned().chain(remarks_of(&recorded)).chain(more).collect();
+        recorded.notes.iter().cloned().chain(remarks_of(&recorded, &run)).chain(more).collect();
     let Some(page) = &args.html else {
         return put(args.output.as_deref(), &summary(&recorded, &run, exclusive.as_ref(), &notes, &screen));
     };
@@ -148,18 +148,27 @@ fn gpus(of: &Recorded) -> String {
     kinds.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
 }
 
-/// What a reader should know of what was recorded.
-fn remarks_of(of: &Recorded) -> Vec<String> {
+/// What a reader should know of what was recorded. Figures of GPUs are of the same rows and the same time as those of the run.
+fn remarks_of(of: &Recorded, run: &RunResult) -> Vec<String> {
     let mut remarks = Vec::new();
-    let whole = (of.span.until - of.span.since) as f64;
+    let busy = run::busy(&of.jobs, of.span);
+    let time = if busy == of.span {
+        "the time of the report"
+    } else {
+        "the time from the first arrival to the last end"
+    };
+    // The span begins where a drawn row does, which may be before the first look.
+    let since = busy.since.max(of.first_ms.unwrap_or(0));
+    let whole = busy.until.saturating_sub(since) as f64;
     for gpu in &of.gpus {
-        let rows = of.rows.iter().flat_map(|row| &row.gpus).filter(|row| row.gpu == gpu.gpu);
+        let rows = run::rows_of(of.finest(), busy).iter().flat_map(|row| &row.gpus);
+        let rows = rows.filter(|row| row.gpu == gpu.gpu);
         let read: f64 = rows.map(|row| row.span_ms as f64).sum();
         // Rows end at looks, and a moment at either end is always missing.
         if read < whole * 0.98 - 2000.0 {
             let percent = read / whole * 100.0;
             remarks.push(format!(
-                "GPU {} was read for {percent:.0} % of the time; the rest is a gap, and counts in no mean",
+                "GPU {} was read for {percent:.0} % of {time}; the rest is a gap, and counts in no mean",
                 gpu.gpu
             ));
         }
@@ -175,14 +184,15 @@ fn remarks_of(of: &Recorded) -> Vec<String> {
         jobs += job.row.energy_j.unwrap_or(0.0);
         hidden += u64::from(job.row.energy_j.is_none());
     }
-    let counted: f64 = of.gpus.iter().filter_map(|gpu| run::energy(&of.rows, gpu.gpu)).sum();
+    // Not a number where it is not known.
+    let counted = run.summary.energy_j;
     if counted > 0.0 {
         let unknown = match hidden {
             0 => String::new(),
             n => format!("; {n} more jobs are other users', or their counters were not read"),
         };
         remarks.push(format!(
-            "the energy counters of the GPUs went on by {} in this time; the jobs that were there took {} over all of their \
+            "the energy counters of the GPUs went on by {} in {time}; the jobs that were there took {} over all of their \
              own time{unknown}. What was idle: carma usage",
             energy(counted),
             energy(jobs)

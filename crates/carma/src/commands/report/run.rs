@@ -269,7 +269,7 @@ fn of_gpus(summary: &mut Summary, of: &Recorded, span: Span) {
 }
 
 /// Those of the rows that end after the beginning of a span, and no later than it.
-fn rows_of(rows: &[Row], span: Span) -> &[Row] {
+pub(super) fn rows_of(rows: &[Row], span: Span) -> &[Row] {
     let from = rows.partition_point(|row| row.at_ms <= span.since);
     let to = rows.partition_point(|row| row.at_ms <= span.until);
     rows.get(from..to).unwrap_or_default()
@@ -285,7 +285,7 @@ fn with_the_one_before(rows: &[Row], span: Span) -> &[Row] {
 
 /// What the energy counter of a GPU went on by between the first row and the last, joules; `None`: it was not read twice. Where
 /// it began anew, what it had counted since the row before is lost.
-pub(super) fn energy(rows: &[Row], gpu: u32) -> Option<f64> {
+fn energy(rows: &[Row], gpu: u32) -> Option<f64> {
     let read = rows.iter().flat_map(|row| &row.gpus).filter(|row| row.gpu == gpu);
     let counters: Vec<f64> = read.filter_map(|row| row.energy_j).collect();
     (counters.len() > 1).then(|| counters.windows(2).map(|pair| (pair[1] - pair[0]).max(0.0)).sum())
@@ -496,6 +496,7 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
 pub(super) mod tests {
     use super::*;
     use crate::commands::queue::tests::job;
+    use crate::commands::report::remarks_of;
     use carma_api::record::Readings;
     use carma_api::wire::ReasonView;
 
@@ -802,18 +803,43 @@ pub(super) mod tests {
         let busy = busy(&of.jobs, of.span);
         assert_eq!((busy.since - of.span.since, busy.until - of.span.since), (100_000, 300_000));
         let figures = |of: &Recorded| {
-            let s = recorded(of).summary;
-            (s.jobs_per_gpu, s.busy, s.smact, s.active.smact, s.energy_j)
+            let run = recorded(of);
+            let s = &run.summary;
+            ((s.jobs_per_gpu, s.busy, s.smact, s.active.smact, s.energy_j), remarks_of(of, &run))
         };
-        let exact = (1.0, 1.0, 0.6, 0.6, 200.0 * 300.0);
+        let note = "the energy counters of the GPUs went on by 60.0 kJ in the time from the first arrival to the last end; the \
+                    jobs that were there took 10.0 kJ over all of their own time. What was idle: carma usage";
+        let exact = ((1.0, 1.0, 0.6, 0.6, 200.0 * 300.0), vec![note.to_owned()]);
         (of.rows, of.finer) = (rows(60), Some(fine.clone()));
         assert_eq!(figures(&of), exact);
         // Where long rows are all there is: one job after the other is one at a time.
         of.finer = None;
-        let (at_a_time, ..) = figures(&of);
+        let ((at_a_time, ..), _) = figures(&of);
         assert_eq!(at_a_time, 1.0);
         (of.rows, of.step) = (rows(1), Millis::secs(1));
         assert_eq!(figures(&of), exact);
+    }
+
+    #[test]
+    fn only_what_was_not_read_is_a_gap() {
+        let gap = |of: &Recorded| {
+            let remarks = remarks_of(of, &recorded(of));
+            remarks.into_iter().find(|remark| remark.contains("the rest is a gap"))
+        };
+        // A minute of ten, of which no job knows.
+        let mut of = recorded_run(vec![]);
+        assert!(gap(&of).unwrap().starts_with("GPU 0 was read for 90 % of the time of the report; "));
+        of.jobs = vec![ran(1, 100, vec![attempt(100, Some(400), Some("Completed"), None)])];
+        assert_eq!(gap(&of), None);
+        of.jobs = vec![ran(1, 300, vec![attempt(300, Some(500), Some("Completed"), None)])];
+        let found = gap(&of).unwrap();
+        assert!(found.starts_with("GPU 0 was read for 70 % of the time from the first arrival"), "{found}");
+        // Drawn rows of ten minutes begin long before the recorder did, and before the job.
+        of.jobs = vec![ran(1, 0, vec![attempt(50, Some(400), Some("Completed"), None)])];
+        of.span.since -= 400_000;
+        of.step = Millis::secs(600);
+        of.finer = Some(std::mem::take(&mut of.rows));
+        assert_eq!(gap(&of), None);
     }
 
     #[test]
