@@ -126,8 +126,8 @@ pub struct GpuReading {
     /// Clock of the memory at this instant, MHz.
     #[serde(default)]
     pub memory_clock_mhz: Option<u32>,
-    /// Processes on the device; `None` where the list could not be read. The MPS server itself is
-    /// not listed: it is not a task.
+    /// Processes on the device; `None` where the list could not be read. An MPS server is
+    /// listed like others, since a job may have taken its name.
     pub processes: Option<Vec<ProcessReading>>,
 }
 

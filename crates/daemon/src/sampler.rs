@@ -246,8 +246,8 @@ impl Sampler {
     fn look(&mut self, at: Millis, summarise: bool, board: &Board) -> Vec<Look> {
         let roster = board.roster();
         if roster != self.roster {
-            // A process taken for a stranger may turn out to belong to a job that just started.
-            self.owners.retain(|_, (_, owner)| !matches!(owner, Owner::Foreign(_)));
+            // A process taken for a stranger, or for an MPS server, may turn out to belong to a job that just started.
+            self.owners.retain(|_, (_, owner)| matches!(owner, Owner::Job(_)));
             self.roster = roster;
         }
         let snapshot = self.probe.tick(at);
@@ -336,5 +336,58 @@ impl Sampler {
             at = process::stat(s.parent);
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use carma_core::reading::{GpuInfo, Health, Snapshot};
+    use carma_gpu::{Mps, MpsOptions};
+    use std::process::Command;
+
+    /// One GPU with one process.
+    struct One(u32);
+
+    impl Probe for One {
+        fn inventory(&self) -> &[GpuInfo] {
+            &[]
+        }
+
+        fn tick(&mut self, at: Millis) -> Snapshot {
+            let memory = Some(MiB(30_000));
+            let processes = Some(vec![ProcessReading { pid: self.0, memory }]);
+            let reading = GpuReading { processes, ..GpuReading::empty("GPU-a".into(), Health::Ok) };
+            Snapshot { at, gpus: vec![reading] }
+        }
+    }
+
+    #[test]
+    fn a_job_that_has_the_name_of_the_mps_server_is_a_job() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("nvidia-cuda-mps-server");
+        // Not fs::copy: a child forked by another test would have the file open for writing, and it could not be run.
+        assert!(Command::new("cp").arg("/bin/sleep").arg(&program).status().unwrap().success());
+        let mut named = Command::new(&program).arg("60").spawn().unwrap();
+        let mut sampler = Sampler {
+            probe: Box::new(One(named.id())),
+            sharing: Arc::new(Mps::new(MpsOptions::new(folder.path()))),
+            hierarchy: None,
+            owners: BTreeMap::new(),
+            roster: Arc::default(),
+            windows: Vec::new(),
+            summaries: Vec::new(),
+        };
+        let board = Board::default();
+        let mut seen = || sampler.look(Millis(1), false, &board).remove(0).seen;
+        let server = seen();
+        let process = process::identify(named.id()).unwrap();
+        let supervisor = ProcessRef { pid: u32::MAX, start_ticks: 0 };
+        board.set_roster(Roster { jobs: vec![(JobId(7), supervisor, Some(process))] });
+        let job = seen();
+        named.kill().unwrap();
+        named.wait().unwrap();
+        assert_eq!((server.jobs, server.foreign), (vec![], vec![]), "of no job, it is the server");
+        assert_eq!((job.jobs, job.foreign), (vec![(JobId(7), Some(MiB(30_000)))], vec![]));
     }
 }

@@ -60,7 +60,8 @@ pub trait Sharing: Send + Sync {
     /// When the control daemon does not answer.
     fn terminate_clients(&self, uid: u32, pids: &[u32]) -> Result<usize, SharingError>;
 
-    /// Whether a process is the sharing machinery itself (an MPS server) rather than a task.
+    /// Whether a process that is of no job is the sharing machinery itself (an MPS server) rather than a task. A job's process
+    /// can pass for one: ask first whose it is.
     fn is_own_process(&self, pid: u32) -> bool;
 
     /// Stops the daemons that have no client, but for those of users whose jobs go on: such a job may not have come to its first call

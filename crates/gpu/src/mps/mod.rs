@@ -292,8 +292,8 @@ impl Sharing for Mps {
     }
 
     /// By the kernel's name of the process, which has 15 bytes: server and control program both
-    /// read `nvidia-cuda-mps`, of any user. A name is no proof: a user can take it, and
-    /// then hides a process from the lists, no more.
+    /// read `nvidia-cuda-mps`, of any user. A name is no proof, and neither is the program: its user can load code into it.
+    /// Hence jobs are asked first, and what takes the name outside of jobs is not listed; its memory counts as used.
     fn is_own_process(&self, pid: u32) -> bool {
         fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == "nvidia-cuda-mps")
     }

@@ -13,9 +13,6 @@ use nvml_wrapper_sys::bindings::{NVML_DEVICE_MIG_ENABLE, nvmlMemory_t};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What `/proc/PID/comm` says of `nvidia-cuda-mps-server`: the kernel keeps 15 characters.
-const MPS_SERVER: &str = "nvidia-cuda-mps";
-
 /// A device and what has to be remembered between its readings.
 pub(super) struct Device<'n> {
     pub(super) info: GpuInfo,
@@ -183,7 +180,8 @@ fn profile(mig: &nvml_wrapper::Device<'_>) -> Result<String, NvmlError> {
     Ok(format!("{}g.{}gb", has.gpu_instance_slice_count, has.memory_size_mb.div_ceil(1024)))
 }
 
-/// Who holds the device: compute, graphics and MPS processes, each once.
+/// Who holds the device: compute, graphics and MPS processes, each once. The MPS server is among them: only who knows the
+/// jobs can tell it from a job that has taken its name.
 fn processes(device: &nvml_wrapper::Device<'_>) -> Result<Vec<ProcessReading>, NvmlError> {
     let mut found = list(|| device.running_compute_processes())?;
     for more in
@@ -206,7 +204,6 @@ fn processes(device: &nvml_wrapper::Device<'_>) -> Result<Vec<ProcessReading>, N
         let known = held.entry(process.pid).or_insert(memory);
         *known = memory.max(*known);
     }
-    held.retain(|pid, _| !is_mps_server(*pid));
     Ok(held.into_iter().map(|(pid, memory)| ProcessReading { pid, memory }).collect())
 }
 
@@ -221,11 +218,6 @@ fn list(call: impl Fn() -> Result<Vec<ProcessInfo>, NvmlError>) -> Result<Vec<Pr
         answer = call();
     }
     answer
-}
-
-/// The MPS server holds some memory on behalf of all its clients; it is not a task.
-fn is_mps_server(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == MPS_SERVER)
 }
 
 #[cfg(test)]

@@ -103,6 +103,11 @@ impl Gpu {
         snapshot.gpus.into_iter().find(|reading| reading.uuid == self.info.uuid)
     }
 
+    /// Whether a process is an MPS server, which holds memory and does nothing by itself.
+    pub(super) fn is_own_process(&self, pid: u32) -> bool {
+        self.sharing.is_own_process(pid)
+    }
+
     /// Environment of an MPS client with that share of the threads; the daemon runs from now on.
     pub(super) fn mps(&self, pct: Option<u8>) -> Result<Vec<(String, String)>, Error> {
         let request = SharingRequest {

@@ -212,8 +212,9 @@ impl Measurement {
 
 /// Others on the GPU would be measured along.
 fn warn_of_others(gpu: &mut Gpu, say: Say<'_>) {
-    let others: Vec<String> =
-        gpu.read().and_then(|r| r.processes).unwrap_or_default().iter().map(|p| p.pid.to_string()).collect();
+    let there = gpu.read().and_then(|r| r.processes).unwrap_or_default();
+    let others = there.iter().filter(|p| !gpu.is_own_process(p.pid));
+    let others: Vec<String> = others.map(|p| p.pid.to_string()).collect();
     if !others.is_empty() {
         say(&format!(
             "warning: processes {} use {} already; what they do is measured along",
