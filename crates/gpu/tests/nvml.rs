@@ -187,6 +187,26 @@ fn a_list_that_is_not_whole_is_no_list() {
 }
 
 #[test]
+fn a_driver_that_has_only_the_older_list_of_processes_tells_the_same() {
+    let client = FakeProcess { mps: true, ..process(1, 5) };
+    let screen = FakeProcess { graphics: true, ..process(2, 7) };
+    let state = State::of(vec![FakeGpu { processes: vec![client, screen], ..gpu("GPU-a") }]);
+    let machine = Machine::with(&state);
+    let mut probe = machine.open();
+    let newest = read(&mut probe).remove(0).processes;
+    assert_eq!(newest.as_ref().unwrap().len(), 2);
+    let lists = ["Compute", "Graphics", "MPSCompute"];
+    let before_510 = lists.iter().fold(state, |state, list| {
+        state.with_fault(&format!("nvmlDeviceGet{list}RunningProcesses_v3"), returns(13))
+    });
+    machine.now(&before_510);
+    assert_eq!(read(&mut probe).remove(0).processes, newest);
+    // One that has neither tells nothing, rather than that there are none.
+    machine.now(&before_510.with_fault("nvmlDeviceGetComputeRunningProcesses", returns(13)));
+    assert_eq!(read(&mut probe).remove(0).processes, None);
+}
+
+#[test]
 fn activity_is_the_difference_to_the_tick_before() {
     let at = |value| {
         let gpm = FakeGpm { fp64: None, tensor: Some(-1.0), ..FakeGpm::all(value) };

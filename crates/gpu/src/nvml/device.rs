@@ -130,6 +130,17 @@ fn is_missing(error: &NvmlError) -> bool {
     matches!(error, NotSupported | FunctionNotFound | FailedToLoadSymbol(_))
 }
 
+/// The answer of a call, or of the one that came before it where the driver does not have it.
+fn or_older<T>(
+    answer: Result<T, NvmlError>,
+    older: impl FnOnce() -> Result<T, NvmlError>,
+) -> Result<T, NvmlError> {
+    match answer {
+        Err(error) if is_missing(&error) => older(),
+        answer => answer,
+    }
+}
+
 /// Why a device cannot do MPS as carma uses it: before Volta clients share one address space and have no limit of memory
 /// (NVIDIA's MPS documentation, "Volta MPS").
 fn no_mps(device: &nvml_wrapper::Device<'_>) -> Option<Arc<str>> {
@@ -146,11 +157,7 @@ fn no_mps(device: &nvml_wrapper::Device<'_>) -> Option<Arc<str>> {
 /// Total and free memory, bytes. In use is the difference: NVML's own `used` leaves out (since
 /// version 2 of the call) what the driver keeps for itself, which no job can have either.
 fn memory(device: &nvml_wrapper::Device<'_>) -> Result<(u64, u64), NvmlError> {
-    match device.memory_info() {
-        Ok(info) => Ok((info.total, info.free)),
-        Err(error) if is_missing(&error) => memory_v1(device),
-        Err(error) => Err(error),
-    }
+    or_older(device.memory_info().map(|info| (info.total, info.free)), || memory_v1(device))
 }
 
 #[expect(unsafe_code, reason = "nvml-wrapper has no safe call for drivers before version 510")]
@@ -183,10 +190,12 @@ fn profile(mig: &nvml_wrapper::Device<'_>) -> Result<String, NvmlError> {
 /// Who holds the device: compute, graphics and MPS processes, each once. The MPS server is among them: only who knows the
 /// jobs can tell it from a job that has taken its name.
 fn processes(device: &nvml_wrapper::Device<'_>) -> Result<Vec<ProcessReading>, NvmlError> {
-    let mut found = list(|| device.running_compute_processes())?;
-    for more in
-        [list(|| device.running_graphics_processes()), list(|| device.mps_running_compute_processes())]
-    {
+    // Drivers before version 510 have the second version of the calls only. MPS clients are in its list of compute processes.
+    let compute = || or_older(device.running_compute_processes(), || device.running_compute_processes_v2());
+    let graphics =
+        || or_older(device.running_graphics_processes(), || device.running_graphics_processes_v2());
+    let mut found = list(compute)?;
+    for more in [list(graphics), list(|| device.mps_running_compute_processes())] {
         match more {
             Ok(more) => found.extend(more),
             Err(error) if is_missing(&error) => {}
