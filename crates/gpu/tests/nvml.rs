@@ -343,6 +343,29 @@ fn a_gpu_in_mig_mode_is_its_instances() {
 }
 
 #[test]
+fn a_gpu_that_is_switched_into_mig_mode_is_lost() {
+    let whole = State::of(vec![gpu("GPU-a"), FakeGpu { mig: None, ..split() }]);
+    let machine = Machine::with(&whole);
+    let mut probe = machine.open();
+    assert_eq!(read(&mut probe)[1].health, Health::Ok);
+    machine.now(&State::of(vec![gpu("GPU-a"), split()]));
+    let readings = read(&mut probe);
+    assert_eq!(readings[0].health, Health::Ok);
+    let lost = &readings[1];
+    assert!(matches!(&lost.health, Health::Lost(why) if why.contains("in MIG mode now")), "{lost:?}");
+    assert_eq!((lost.memory_used, &lost.processes), (None, &None));
+    machine.now(&whole);
+    assert_eq!(read(&mut probe)[1].health, Health::Ok, "switched back");
+
+    // One that has no MIG mode is not asked again.
+    let without = Machine::with(&whole.clone().with_fault("nvmlDeviceGetMigMode", returns(3)));
+    let mut probe = without.open();
+    let hangs = whole.with_fault("nvmlDeviceGetMigMode", hangs_for_a_minute());
+    without.now(&hangs);
+    assert_eq!(read(&mut probe)[1].health, Health::Ok);
+}
+
+#[test]
 fn carma_stays_within_its_own_cuda_visible_devices() {
     let machine = Machine::with(&State::of(vec![gpu("GPU-a"), split(), gpu("GPU-c")]));
     let left = |visible| {

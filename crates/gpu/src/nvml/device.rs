@@ -9,6 +9,7 @@ use nvml_wrapper::enum_wrappers::device::Clock;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::{NvmlError, nvml_sym, nvml_try};
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use nvml_wrapper::structs::device::MigMode;
 use nvml_wrapper_sys::bindings::{NVML_DEVICE_MIG_ENABLE, nvmlMemory_t};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,6 +21,8 @@ pub(super) struct Device<'n> {
     gpu: (u32, String),
     nvml: nvml_wrapper::Device<'n>,
     gpm: Option<Gpm<'n>>,
+    /// Whether it could be switched into MIG mode while it is read.
+    may_split: bool,
 }
 
 impl<'n> Device<'n> {
@@ -28,9 +31,12 @@ impl<'n> Device<'n> {
     pub(super) fn of_gpu(nvml: &'n Nvml, gpu: u32, index: u32) -> Result<Vec<Self>, NvmlError> {
         let device = nvml.device_by_index(gpu)?;
         let gpu = (gpu, device.uuid()?);
-        if !device.mig_mode().is_ok_and(|mode| mode.current == NVML_DEVICE_MIG_ENABLE) {
+        let mode = device.mig_mode();
+        if !mode.as_ref().is_ok_and(|mode| mode.current == NVML_DEVICE_MIG_ENABLE) {
             let gpm = Gpm::open(nvml, nvml.device_by_index(gpu.0)?, None);
-            return Ok(vec![Self::new(device, GpuKind::Whole, gpu, gpm, index)?]);
+            let whole = Self::new(device, GpuKind::Whole, gpu, gpm, index)?;
+            let may_split = mode.err().is_none_or(|error| !is_missing(&error));
+            return Ok(vec![Self { may_split, ..whole }]);
         }
         let mut found = Vec::new();
         for slot in 0..device.mig_device_count()? {
@@ -66,7 +72,7 @@ impl<'n> Device<'n> {
             has_activity: gpm.is_some(),
             no_mps: no_mps(&nvml),
         };
-        Ok(Self { info, gpu, nvml, gpm })
+        Ok(Self { info, gpu, nvml, gpm, may_split: false })
     }
 
     /// What an entry of `CUDA_VISIBLE_DEVICES` may call it.
@@ -91,6 +97,11 @@ impl<'n> Device<'n> {
 
     /// Fails if the device is lost or its memory, without which nothing can be decided, is unknown.
     fn try_read(&mut self) -> Result<GpuReading, NvmlError> {
+        let is_split = |mode: MigMode| mode.current == NVML_DEVICE_MIG_ENABLE;
+        if self.may_split && optional(self.nvml.mig_mode())?.is_some_and(is_split) {
+            let why = "it is in MIG mode now; restart carma to see its instances";
+            return Ok(GpuReading::empty(self.info.uuid.clone(), Health::Lost(why.to_owned())));
+        }
         let (total, free) = memory(&self.nvml)?;
         let activity = match &mut self.gpm {
             Some(gpm) => optional(gpm.read())?.unwrap_or_default(),
