@@ -342,6 +342,26 @@ fn a_gpu_in_mig_mode_is_its_instances() {
     assert!(matches!(&gone.health, Health::Lost(why) if why.contains("MIG instance is gone")), "{gone:?}");
 }
 
+/// Each of them tells all of the memory as its own.
+#[test]
+fn an_instance_of_several_compute_instances_is_left_out() {
+    let part = |uuid: &str, gpu_instance_id| FakeMig {
+        uuid: uuid.to_owned(),
+        gpu_instance_id,
+        ..FakeMig::default()
+    };
+    let mig = Some(vec![part("MIG-1", 1), part("MIG-2", 2), part("MIG-3", 1), part("MIG-4", 3)]);
+    let machine = Machine::with(&State::of(vec![FakeGpu { mig, ..gpu("GPU-a") }, gpu("GPU-b")]));
+    let mut probe = machine.open();
+    let names: Vec<_> = probe.inventory().iter().map(|gpu| (gpu.index, &*gpu.uuid)).collect();
+    assert_eq!(names, [(0, "MIG-2"), (1, "MIG-4"), (2, "GPU-b")]);
+    assert!(read(&mut probe).iter().all(|reading| reading.health == Health::Ok));
+
+    let mig = Some(vec![part("MIG-1", 1), part("MIG-3", 1)]);
+    let machine = Machine::with(&State::of(vec![FakeGpu { mig, ..gpu("GPU-a") }]));
+    assert!(unavailable(nvml::open(&machine.options())).contains("no MIG instance that can be used"));
+}
+
 #[test]
 fn a_gpu_that_is_switched_into_mig_mode_is_lost() {
     let whole = State::of(vec![gpu("GPU-a"), FakeGpu { mig: None, ..split() }]);

@@ -27,7 +27,7 @@ pub(super) struct Device<'n> {
 
 impl<'n> Device<'n> {
     /// The devices on the GPU with number `gpu`: itself, or its MIG instances. Theirs are the
-    /// numbers from `index` on.
+    /// numbers from `index` on. An instance of several compute instances is left out, with a warning in the log.
     pub(super) fn of_gpu(nvml: &'n Nvml, gpu: u32, index: u32) -> Result<Vec<Self>, NvmlError> {
         let device = nvml.device_by_index(gpu)?;
         let gpu = (gpu, device.uuid()?);
@@ -38,18 +38,35 @@ impl<'n> Device<'n> {
             let may_split = mode.err().is_none_or(|error| !is_missing(&error));
             return Ok(vec![Self { may_split, ..whole }]);
         }
-        let mut found = Vec::new();
+        let mut instances = Vec::new();
         for slot in 0..device.mig_device_count()? {
-            let mig = match device.mig_device_by_index(slot) {
-                Ok(mig) => mig,
+            match device.mig_device_by_index(slot) {
+                Ok(mig) => instances.push((gpu_instance_id(&mig).ok(), mig)),
                 // Slots are numbered up to the most that fit; not all are filled.
-                Err(NvmlError::NotFound | NvmlError::InvalidArg) => continue,
+                Err(NvmlError::NotFound | NvmlError::InvalidArg) => {}
                 Err(error) => return Err(error),
-            };
+            }
+        }
+        let mut parts = BTreeMap::new();
+        for id in instances.iter().filter_map(|(id, _)| *id) {
+            *parts.entry(id).or_insert(0) += 1;
+        }
+        // Each would be listed with all of the memory, which they have in common.
+        parts.retain(|_, parts| *parts > 1);
+        for (id, parts) in &parts {
+            tracing::warn!(
+                "GPU {}: its MIG instance {id} is left out, since its {parts} compute instances share one memory; give it a single one (nvidia-smi mig -cci) and restart carma",
+                gpu.0
+            );
+        }
+        let mut found = Vec::new();
+        for (id, mig) in instances {
+            if id.is_some_and(|id| parts.contains_key(&id)) {
+                continue;
+            }
             let kind = GpuKind::Mig { parent: gpu.1.clone(), profile: profile(&mig)? };
-            let instance = gpu_instance_id(&mig);
             let parent = nvml.device_by_index(gpu.0)?;
-            let gpm = instance.ok().and_then(|instance| Gpm::open(nvml, parent, Some(instance)));
+            let gpm = id.and_then(|id| Gpm::open(nvml, parent, Some(id)));
             found.push(Self::new(mig, kind, gpu.clone(), gpm, index + found.len() as u32)?);
         }
         Ok(found)

@@ -105,7 +105,9 @@ fn devices<'n>(nvml: &'n Nvml, options: &NvmlOptions) -> Result<Vec<Device<'n>>,
         let whys: Vec<_> = unreadable.iter().map(|(gpu, why)| format!("GPU {gpu}: {why}")).collect();
         let why = match (count, whys.as_slice()) {
             (0, _) => "the NVIDIA driver is there, but finds no GPU".to_owned(),
-            (_, []) => "every GPU is in MIG mode and has no MIG instance: create some".to_owned(),
+            (_, []) => {
+                "every GPU is in MIG mode and has no MIG instance that can be used: create some".to_owned()
+            }
             _ => format!("no GPU can be read: {}", whys.join("; ")),
         };
         return Err(ProbeError::Unavailable(format!("{why}. {TRY_VIRTUAL}")));
