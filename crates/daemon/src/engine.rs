@@ -715,6 +715,12 @@ impl Engine {
     fn check_move(&self, id: JobId, index: Option<u32>) -> Result<GpuId, Refused> {
         self.check_suspension(id)?;
         let conflict = |text: String| Err(Refused::new(409, "conflict", text));
+        if self.state.has_mig() {
+            return conflict(
+                "jobs cannot be moved here: this machine has GPUs in MIG mode, beside which moves are untried"
+                    .into(),
+            );
+        }
         if self.parts.performer.suspender.driver.as_ref().is_ok_and(|driver| !driver.moves()) {
             return conflict("jobs cannot be moved here: that needs a driver of r580 or newer".into());
         }

@@ -165,7 +165,8 @@ fn find(
     if suspension.cause.is_some() {
         return find_harmless(slots, state, suspension, &want, now);
     }
-    let to = suspension.wanted.as_ref().and_then(|wanted| wanted.to);
+    // A move may have been asked for before a GPU was switched into MIG mode.
+    let to = suspension.wanted.as_ref().and_then(|wanted| wanted.to).filter(|_| !state.has_mig());
     let home = suspension.home.first().copied();
     let mut why = None;
     for target in [to, home].into_iter().flatten() {
@@ -200,13 +201,13 @@ fn find_harmless(
     let Some(from) = home.and_then(|home| state.gpu(home)) else {
         return Err(Box::new(Reason::NotPlannedYet));
     };
-    let may_move = !suspension.bound && !from.info.is_mig();
+    let may_move = !suspension.bound && !state.has_mig();
     let mut refusals = Vec::new();
     let mut best: Option<usize> = None;
     for (at, slot) in slots.slots.iter().enumerate() {
         let info = &slot.gpu.info;
         let of_type = (&info.name, info.memory) == (&from.info.name, from.info.memory);
-        let does = Some(slot.id) == home || (may_move && of_type && !info.is_mig());
+        let does = Some(slot.id) == home || (may_move && of_type);
         if !does {
             continue;
         }

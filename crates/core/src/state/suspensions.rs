@@ -147,6 +147,13 @@ impl State {
         })
     }
 
+    /// Whether any GPU of this machine is in MIG mode. No job moves from one GPU to another then: the driver wants to be told of every
+    /// GPU where its processes go, and its calls name whole GPUs only.
+    #[must_use]
+    pub fn has_mig(&self) -> bool {
+        self.gpus.iter().any(|gpu| gpu.present && gpu.info.is_mig())
+    }
+
     /// Whether the policy may take a job off its GPU for the sake of others: where the driver can do that and has not refused
     /// it, the job holds memory there, and it has not been taken off often.
     pub(crate) fn may_set_aside(&self, job: &Job) -> bool {

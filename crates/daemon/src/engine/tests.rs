@@ -276,3 +276,19 @@ fn memory_of_the_host_is_for_jobs_that_are_about_to_leave_their_gpu() {
     machine.comes_back(large);
     assert!(can(&machine, small), "it takes no more");
 }
+
+#[test]
+fn nothing_moves_beside_gpus_in_mig_mode() {
+    let mut machine = Machine::new();
+    let job = machine.runs(0, MiB(1));
+    let mut there: Vec<GpuInfo> = machine.engine.state.gpus().iter().map(|gpu| gpu.info.clone()).collect();
+    let kind = GpuKind::Mig { parent: "GPU-2".into(), profile: "1g.18gb".into() };
+    there.push(GpuInfo { uuid: "MIG-2".into(), index: 2, kind, ..there[0].clone() });
+    machine.written(Input::Inventory(there.clone()));
+    let refused = |machine: &Machine| machine.engine.check_move(job, Some(1)).map_err(|e| e.text);
+    let why = refused(&machine).unwrap_err();
+    assert!(why.contains("GPUs in MIG mode"), "{why}");
+    there.pop();
+    machine.written(Input::Inventory(there));
+    assert!(refused(&machine).err().is_none_or(|why| !why.contains("MIG")), "its instances are gone");
+}
