@@ -120,6 +120,13 @@ const FIRST_CLIENT: u64 = 2;
 /// A client that leaves this much unread is cut off, bytes.
 const MOST_UNREAD: usize = 1 << 20;
 
+/// Clients of one user at most. The host's own user and root may have more: they have other ways to use its descriptors up.
+const MOST_OF_USER: usize = 512;
+/// Clients of all other users together.
+const MOST_OF_USERS: usize = 4096;
+/// Clients that are let in before the others are served again.
+const MOST_AT_ONCE: usize = 64;
+
 /// How long the listener rests when the process has no file descriptor left for a client.
 const REST: rustix::time::Timespec = rustix::time::Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
@@ -153,6 +160,19 @@ pub(super) struct Host {
     next: u64,
     own_uid: u32,
     resting: bool,
+    /// Users of whom a client was turned away: that is told once.
+    turned_away: BTreeSet<u32>,
+}
+
+/// Whether one more client of a user is served beside those of these users: any user could take all descriptors of the daemon.
+fn has_room(uid: u32, own: u32, there: impl Iterator<Item = u32>) -> bool {
+    let is_bound = |uid: u32| uid != 0 && uid != own;
+    let (mut of_user, mut of_users) = (0, 0);
+    for other in there.filter(|other| is_bound(*other)) {
+        of_user += usize::from(other == uid);
+        of_users += 1;
+    }
+    !is_bound(uid) || (of_user < MOST_OF_USER && of_users < MOST_OF_USERS)
 }
 
 impl Host {
@@ -197,6 +217,7 @@ impl Host {
             next: FIRST_CLIENT,
             own_uid: rustix::process::geteuid().as_raw(),
             resting: false,
+            turned_away: BTreeSet::new(),
         })
     }
 
@@ -233,7 +254,7 @@ impl Host {
     }
 
     fn accept(&mut self) {
-        loop {
+        for _ in 0..MOST_AT_ONCE {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return,
@@ -265,13 +286,22 @@ impl Host {
         stream.set_nonblocking(true)?;
         // By nix: a peer in another pid namespace has pid 0, which rustix's type cannot hold.
         let peer = nix::sys::socket::getsockopt(&stream, nix::sys::socket::sockopt::PeerCredentials)?;
+        let uid = peer.uid();
+        if !has_room(uid, self.own_uid, self.clients.values().map(|client| client.uid)) {
+            if self.turned_away.insert(uid) {
+                tracing::warn!(
+                    "virtual GPUs: a client of uid {uid} is turned away: {MOST_OF_USER} of one user and {MOST_OF_USERS} of all are served; told once for each user"
+                );
+            }
+            return Ok(());
+        }
         let id = self.next;
         self.next += 1;
         epoll::add(&self.epoll, &stream, EventData::new_u64(id), EventFlags::IN)?;
         let client = Client {
             stream,
             pid: u32::try_from(peer.pid()).unwrap_or(0),
-            uid: peer.uid(),
+            uid,
             lines: Lines::default(),
             output: Vec::new(),
             rate: None,
@@ -620,5 +650,26 @@ fn out_of_memory(id: u64, refused: OutOfMemory) -> HostMessage {
         held_mib: held,
         capped,
         others: others.into_iter().map(|(pid, mib)| ProcessNote { pid, mib }).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_user_takes_all_places() {
+        let room = |uid, there: &[(u32, usize)]| {
+            let there = there.iter().flat_map(|(uid, count)| std::iter::repeat_n(*uid, *count));
+            has_room(uid, 7, there)
+        };
+        assert!(room(1, &[(1, MOST_OF_USER - 1)]));
+        assert!(!room(1, &[(1, MOST_OF_USER)]));
+        assert!(room(2, &[(1, MOST_OF_USER)]));
+        assert!(!room(2, &[(1, MOST_OF_USERS)]));
+        // Root and the user of the host are not bound, and take no place of others.
+        let full = [(1, MOST_OF_USERS), (0, MOST_OF_USERS), (7, MOST_OF_USERS)];
+        assert!(room(0, &full) && room(7, &full));
+        assert!(room(2, &full[1..]));
     }
 }

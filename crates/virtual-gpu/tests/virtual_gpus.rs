@@ -645,6 +645,15 @@ fn process() {
             Err(control::ControlError::Refused(why)) if why.contains("may not control") => REFUSED,
             _ => 0,
         },
+        "many" => {
+            let socket = std::env::var(ENV_SOCKET).unwrap();
+            let mut streams: Vec<_> = (0..513).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+            // The last is turned away, which is its end; the first is served: no answer without a word.
+            let closed = streams.pop().unwrap().read(&mut [0]).unwrap_or(0) == 0;
+            streams[0].set_nonblocking(true).unwrap();
+            let served = streams[0].read(&mut [0]).is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock);
+            u8::from(!closed || !served)
+        }
         other => panic!("role {other}"),
     };
     std::process::exit(i32::from(code));
@@ -741,6 +750,34 @@ fn thread_that_blocks_term(pid: u32) -> Option<bool> {
     blocked.then_some(true)
 }
 
+/// A role as another user, who may not be able to reach this binary where it was built.
+fn as_user(rig: &Rig, uid: u32, role: &str) -> Command {
+    let copy = rig.dir.path().join("tasks");
+    if !copy.exists() {
+        std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
+        std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut command = Command::new(&copy);
+    command.args(["--exact", "process", "--nocapture", "--test-threads=1"]).current_dir("/");
+    command.env(ROLE, role).env(ENV_SOCKET, rig.socket()).env("CUDA_VISIBLE_DEVICES", "0").uid(uid).gid(uid);
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command
+}
+
+/// Any user could take all descriptors of the daemon.
+#[test]
+fn a_user_has_so_many_clients_at_most() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can run processes of another user");
+        return;
+    }
+    let rig = Rig::new("virtual:1xA100-40GB", 10.0);
+    // Twice: the places of clients that have gone are free.
+    for _ in 0..2 {
+        assert!(as_user(&rig, 20_001, "many").status().unwrap().success());
+    }
+}
+
 #[test]
 fn a_fault_spares_other_users() {
     if !rustix::process::geteuid().is_root() {
@@ -749,22 +786,7 @@ fn a_fault_spares_other_users() {
     }
     let rig = Rig::new("virtual:1xA100-40GB", 10.0);
     let mut probe = rig.gpus().probe();
-    // The other user may not be able to reach this binary where it was built.
-    let copy = rig.dir.path().join("tasks");
-    std::fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();
-    std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let role = |uid: u32, role: &str| {
-        let mut command = Command::new(&copy);
-        command.args(["--exact", "process", "--nocapture", "--test-threads=1"]).current_dir("/");
-        command
-            .env(ROLE, role)
-            .env(ENV_SOCKET, rig.socket())
-            .env("CUDA_VISIBLE_DEVICES", "0")
-            .uid(uid)
-            .gid(uid);
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        command
-    };
+    let role = |uid: u32, role: &str| as_user(&rig, uid, role);
     let spawn = |uid: u32, work: &str, fault: Option<&str>| {
         let mut command = role(uid, "task");
         command.envs(rig.mps(None)).env("WORK", work).stderr(Stdio::piped());
