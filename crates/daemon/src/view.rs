@@ -762,6 +762,10 @@ fn status(gpu: &Gpu, look: Option<&Look>) -> (String, Option<String>) {
         (_, Some(Health::Lost(why)), _) => ("lost", Some(why.clone())),
         (_, Some(Health::Unreadable(why)), _) => ("unreadable", Some(why.clone())),
         (_, Some(Health::Ok), Some(by)) => ("drained", Some(format!("drained by {by}"))),
+        (_, Some(Health::Ok), None) if look.is_some_and(|look| !look.seen.processes_known) => {
+            let why = "the driver does not tell which processes are on it, so no job that wants a GPU alone starts there";
+            ("ok", Some(why.to_owned()))
+        }
         (_, Some(Health::Ok), None) => ("ok", None),
     };
     (word.to_owned(), text)
@@ -770,9 +774,10 @@ fn status(gpu: &Gpu, look: Option<&Look>) -> (String, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_core::input::Input;
+    use carma_core::input::{Input, Observation};
     use carma_core::model::{Exit, ExitStatus, Forecasts, NewJob, Profile, Request, SharingMode, User};
-    use carma_core::reading::GpuInfo;
+    use carma_core::reading::{GpuInfo, GpuReading};
+    use carma_core::windows::WindowSummary;
 
     /// A job that was submitted at 100 s and cancelled while it waited.
     fn cancelled() -> (State, Finished) {
@@ -802,6 +807,33 @@ mod tests {
         let cancel = Input::Cancel { job: JobId(1), by: User::new(1, "a") };
         let finished = state.apply(Millis::secs(140), &cancel).unwrap().finished.remove(0);
         (state, finished)
+    }
+
+    #[test]
+    fn what_a_gpu_does_not_tell() {
+        let state = cancelled().0;
+        let info = state.gpus()[0].info.clone();
+        let seen = |processes_known| Observation {
+            at: Millis::secs(140),
+            health: Health::Ok,
+            used: Some(MiB::gib(1)),
+            jobs: Vec::new(),
+            foreign: Vec::new(),
+            processes_known,
+            window: WindowSummary::default(),
+            energy_mj: None,
+        };
+        let look = |processes_known| Look {
+            seen: seen(processes_known),
+            reading: GpuReading::empty(info.uuid.clone(), Health::Ok),
+        };
+        let view = |state: &State, looks: &[Look]| gpus(state, Millis::secs(140), looks).gpus.remove(0);
+        let ok = view(&state, &[look(true)]);
+        assert_eq!((ok.status.as_str(), ok.status_text), ("ok", None));
+        assert!(ok.memory_free_for_placement_mib.is_some());
+        let silent = view(&state, &[look(false)]);
+        assert_eq!(silent.status, "ok");
+        assert!(silent.status_text.is_some_and(|text| text.contains("which processes are on it")));
     }
 
     fn attempt(started_s: Option<u64>, ended_s: u64) -> Attempt {

@@ -1,12 +1,14 @@
 //! `carma doctor`: what carma needs on this machine, as far as a client can see.
 
 use super::Context;
+use super::queue::gpu_list;
 use crate::cli::DoctorArgs;
 use carma_api::Client;
 use carma_api::wire::{ContextProbe, DoneReply, GpuView, GpusReply, StatusReply};
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Screen, clean, print, print_json, wrap};
-use carma_core::reading::GpuInfo;
+use carma_core::reading::{GpuInfo, GpuReading, Health};
+use carma_core::units::Millis;
 use carma_gpu::checkpoint::cuda;
 use carma_gpu::{NvmlOptions, Probe, find_program};
 use carma_measure::context::{self, Measured};
@@ -207,11 +209,20 @@ fn nvml(is_virtual: bool) -> (Finding, bool) {
     const ABOUT: &str = "nvml";
     let options = NvmlOptions { open_deadline: NVML_DEADLINE, ..NvmlOptions::default() };
     match carma_gpu::nvml::open(&options) {
-        Ok(probe) => {
+        Ok(mut probe) => {
+            let readings = probe.tick(Millis::ZERO).gpus;
             let gpus: Vec<String> =
                 probe.inventory().iter().map(|g| format!("{} {}", g.index, g.name)).collect();
             let text = format!("NVIDIA driver {}: {}", probe.driver_version(), gpus.join(", "));
-            let finding = if probe.inventory().iter().all(|g| g.has_activity) {
+            let silent = without_processes(probe.inventory(), &readings);
+            let finding = if !silent.is_empty() {
+                let text = format!(
+                    "{text}; the driver does not tell which processes are on GPU {}",
+                    gpu_list(&silent)
+                );
+                let todo = "jobs that want such a GPU alone never start; a newer driver may tell, and nvidia-smi shows whether it does";
+                Finding::warn(ABOUT, text, todo)
+            } else if probe.inventory().iter().all(|g| g.has_activity) {
                 Finding::ok(ABOUT, text)
             } else {
                 let todo = "some have no SM and DRAM activity (GPM needs Hopper or newer); policies with a gate do not share them";
@@ -227,6 +238,12 @@ fn nvml(is_virtual: bool) -> (Finding, bool) {
             (Finding::warn(ABOUT, error.to_string(), todo), false)
         }
     }
+}
+
+/// The GPUs that can be read, but for their processes.
+fn without_processes(gpus: &[GpuInfo], readings: &[GpuReading]) -> Vec<u32> {
+    let silent = |reading: &GpuReading| reading.health == Health::Ok && reading.processes.is_none();
+    gpus.iter().zip(readings).filter(|(_, reading)| silent(reading)).map(|(gpu, _)| gpu.index).collect()
 }
 
 /// Whether GPUs can be shared by MPS. `gpus`: what the daemon says of them, whose `PATH` may be another than ours.
@@ -321,6 +338,26 @@ mod tests {
         let some = of([None, Some("its control program is not on PATH")]);
         assert_eq!(some.level, "warn");
         assert!(some.text.ends_with("by MPS: GPU 1: its control program is not on PATH"), "{}", some.text);
+    }
+
+    #[test]
+    fn gpus_that_do_not_tell_their_processes_are_named() {
+        let gpu = |index: u32| GpuInfo {
+            uuid: format!("GPU-{index}").into(),
+            index,
+            name: "NVIDIA A100-SXM4-40GB".into(),
+            memory: carma_core::units::MiB(40_960),
+            kind: carma_core::reading::GpuKind::Whole,
+            has_activity: false,
+            no_mps: None,
+        };
+        let reading = |health, processes| GpuReading { processes, ..GpuReading::empty("GPU".into(), health) };
+        let readings = [
+            reading(Health::Ok, Some(vec![])),
+            reading(Health::Ok, None),
+            reading(Health::Lost("it fell off the bus".into()), None),
+        ];
+        assert_eq!(without_processes(&[gpu(0), gpu(1), gpu(2)], &readings), [1]);
     }
 
     #[test]
