@@ -689,7 +689,8 @@ fn gpu_view(state: &State, now: Millis, gpu: &Gpu, look: Option<&Look>) -> GpuVi
     }
     // Nobody is placed beside a job that has it exclusively, however little of it that one takes.
     let taken = ledger.tenants.iter().any(|t| t.exclusive);
-    let free = ledger.free(state.options().policy.reserve).map(|free| if taken { MiB::ZERO } else { free });
+    let free = ledger.free(state.options().policy.reserve).filter(|_| gpu.present);
+    let free = free.map(|free| if taken { MiB::ZERO } else { free });
     GpuView {
         index: gpu.info.index,
         uuid: gpu.info.uuid.to_string(),
@@ -810,8 +811,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gpu_does_not_tell() {
-        let state = cancelled().0;
+    fn what_a_gpu_can_give_and_does_not_tell() {
+        let mut state = cancelled().0;
         let info = state.gpus()[0].info.clone();
         let seen = |processes_known| Observation {
             at: Millis::secs(140),
@@ -834,6 +835,12 @@ mod tests {
         let silent = view(&state, &[look(false)]);
         assert_eq!(silent.status, "ok");
         assert!(silent.status_text.is_some_and(|text| text.contains("which processes are on it")));
+        // Of one that is gone the last look is left.
+        let last = Input::Observed { gpu: GpuId(0), seen: Box::new(seen(true)) };
+        state.apply(Millis::secs(140), &last).unwrap();
+        state.apply(Millis::secs(140), &Input::Inventory(Vec::new())).unwrap();
+        let gone = view(&state, &[]);
+        assert_eq!((gone.status.as_str(), gone.memory_free_for_placement_mib), ("gone", None));
     }
 
     fn attempt(started_s: Option<u64>, ended_s: u64) -> Attempt {

@@ -163,7 +163,8 @@ fn render(reply: &GpusReply, screen: &Screen) -> String {
 
 fn columns(gpus: &[GpuView], metrics: &[&'static Metric]) -> Vec<Shown> {
     let mut columns = vec![
-        Shown::new(Column::Right("GPU"), |gpu| gpu.index.to_string()),
+        // Another GPU may have the index of one that is gone.
+        Shown::new(Column::Right("GPU"), |gpu| if is_gone(gpu) { "-".into() } else { gpu.index.to_string() }),
         Shown::new(Column::Left("NAME"), |gpu| gpu.name.clone()),
     ];
     // A virtual GPU's UUID is its name and its index again.
@@ -210,8 +211,12 @@ fn known_metrics(gpus: &[GpuView]) -> (Vec<&'static Metric>, Vec<&'static str>) 
 
 fn notes(reply: &GpusReply, metrics: &[&Metric], unknown: &[&str], spared: &[&str]) -> String {
     let mut text = String::new();
+    let length = uuid_length(&reply.gpus);
     for gpu in &reply.gpus {
-        if let Some(status) = &gpu.status_text {
+        if let Some(status) = gpu.status_text.as_ref().filter(|_| is_gone(gpu)) {
+            let uuid: String = gpu.uuid.chars().take(length).collect();
+            let _ = writeln!(text, "{}, once GPU {}: {}", clean(&uuid), gpu.index, clean(status));
+        } else if let Some(status) = &gpu.status_text {
             let _ = writeln!(text, "GPU {}: {}: {}", gpu.index, clean(&gpu.status), clean(status));
         }
         match gpu.age_ms {
@@ -254,16 +259,22 @@ fn notes(reply: &GpusReply, metrics: &[&Metric], unknown: &[&str], spared: &[&st
 /// Which GPUs are time-sliced because MPS cannot be had there, those of one reason in a line.
 fn time_sliced(gpus: &[GpuView]) -> String {
     let mut reasons: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-    for gpu in gpus.iter().filter(|gpu| gpu.sharing == Some(SharingMode::TimeSlice)) {
+    let there: Vec<&GpuView> = gpus.iter().filter(|gpu| !is_gone(gpu)).collect();
+    for gpu in there.iter().filter(|gpu| gpu.sharing == Some(SharingMode::TimeSlice)) {
         if let Some(why) = &gpu.no_mps {
             reasons.entry(why).or_default().push(gpu.index);
         }
     }
     let line = |(why, of): (&str, Vec<u32>)| {
-        let gpus = if of.len() == gpus.len() { "All GPUs".into() } else { format!("GPU {}", gpu_list(&of)) };
+        let gpus = if of.len() == there.len() { "All GPUs".into() } else { format!("GPU {}", gpu_list(&of)) };
         format!("{gpus}: time-sliced, without MPS: {}\n", clean(why))
     };
     reasons.into_iter().map(line).collect()
+}
+
+/// Whether it was in this machine once and is not any more.
+fn is_gone(gpu: &GpuView) -> bool {
+    gpu.status == "gone"
 }
 
 /// As the papers and the gates write activity.
@@ -390,6 +401,30 @@ pub(crate) mod tests {
           GPU 0: pid 4711 bob 9.1 GiB; pid 9 memory unknown
         SMACT, SMOCC, DRAMA: mean over the last 10 s.
         ");
+    }
+
+    #[test]
+    fn one_that_is_gone_has_no_index() {
+        let sliced = |mut gpu: GpuView| {
+            (gpu.sharing, gpu.no_mps) = (Some(SharingMode::TimeSlice), Some("no control program".into()));
+            gpu
+        };
+        let gone = GpuView {
+            uuid: "GPU-aaaa1111-1111-2222-3333-444455556666".into(),
+            status: "gone".into(),
+            status_text: Some("no longer in this machine".into()),
+            age_ms: None,
+            memory_used_mib: None,
+            memory_free_for_placement_mib: None,
+            ..gpu(0)
+        };
+        let text = render(&reply(vec![sliced(gone), sliced(gpu(0))]), &Screen::of_width(None));
+        let row =
+            |start: &str| text.lines().find(|line| line.trim_start().starts_with(start)).unwrap().to_owned();
+        assert!(row("-  NVIDIA H200").contains("GPU-aaaa1111  gone"), "{text}");
+        assert!(row("0  NVIDIA H200").contains("GPU-0b2c3d4e  ok"), "{text}");
+        assert!(text.contains("\nGPU-aaaa1111, once GPU 0: no longer in this machine\n"), "{text}");
+        assert!(text.contains("\nAll GPUs: time-sliced, without MPS: no control program\n"), "{text}");
     }
 
     #[test]
