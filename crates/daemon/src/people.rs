@@ -1,11 +1,15 @@
 //! Who the users of this machine are: names, groups, authority and limits, from the system's user database.
 //!
 //! The database may be a directory service that answers slowly or not at all, so answers are kept for a moment, and
-//! nobody but the asking request waits for one. An error is no answer: limits of one's own and of groups would be lost.
+//! nobody but the asking request waits for one. An error is no answer: limits of one's own and of groups would be lost. It
+//! gives nobody authority either, and refuses only those whose limits are not known without an answer.
+//!
+//! No error of `getpwuid_r` and `getgrnam_r` is read as "there is none", although their manual pages allow it: glibc answers
+//! that without an error, and `ENOENT` is what the client of an LDAP directory tells that is down.
 
 use crate::config::limits::{LimitsConfig, UserLimits};
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::CString;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -72,6 +76,8 @@ pub struct People {
     /// The user that the daemon runs as.
     me: u32,
     known: Mutex<HashMap<u32, (Instant, Person)>>,
+    /// Errors of the database that the log has.
+    told: Mutex<BTreeSet<Option<i32>>>,
 }
 
 impl People {
@@ -79,7 +85,14 @@ impl People {
     #[must_use]
     pub fn new(operators: Option<&str>, limits: LimitsConfig, me: u32) -> Self {
         let operators = (me == 0).then(|| operators.unwrap_or(OPERATORS).to_owned());
-        Self { database: Box::new(System), operators, limits, me, known: Mutex::default() }
+        Self {
+            database: Box::new(System),
+            operators,
+            limits,
+            me,
+            known: Mutex::default(),
+            told: Mutex::default(),
+        }
     }
 
     /// Whether the operators' group exists; says which it is. For a word at the start.
@@ -99,12 +112,20 @@ impl People {
     /// know.
     ///
     /// # Errors
-    /// When the user database answers with an error.
+    /// When the user database answers with an error, and the limits of the user are not known without it.
     pub fn look_up(&self, uid: u32, gid: u32) -> io::Result<Person> {
         if let Some(person) = self.known(uid) {
             return Ok(person);
         }
-        let person = self.ask(uid, gid)?;
+        let person = match self.ask(uid, gid) {
+            Ok(person) => person,
+            // Limits go on as they were. Authority does not: it may be the answer that somebody has it no longer.
+            Err(e) => {
+                let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+                let before = known.get(&uid).map(|(_, person)| person).filter(|person| !person.operator);
+                return before.cloned().ok_or(e);
+            }
+        };
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= REMEMBERED {
             known.retain(|_, (at, _)| at.elapsed() < FRESH);
@@ -116,22 +137,27 @@ impl People {
     }
 
     fn ask(&self, uid: u32, gid: u32) -> io::Result<Person> {
-        let user = match self.database.user(uid) {
-            // Of a daemon of its own this user is all that there is, with any name.
-            Err(_) if uid == self.me && uid != 0 => None,
+        // They need no answer for what they may do.
+        let unlimited = uid == 0 || uid == self.me;
+        let user = match self.database.user(uid).inspect_err(|e| self.tell(&format!("user {uid}"), e)) {
+            Err(_) if unlimited => None,
             user => user?,
         };
         let known = user.is_some();
         // The login group, as after a login: the client may run under another one.
         let (name, gid) = user.unwrap_or_else(|| (uid.to_string(), gid));
         let wanted = known && (self.operators.is_some() || !self.limits.group.is_empty());
-        let groups = if wanted { self.database.groups_of(&name, gid)? } else { Vec::new() };
+        let groups = if wanted { self.database.groups_of(&name, gid) } else { Ok(Vec::new()) };
         // That list is short where the database fails, without an error. Asked for by name, a group tells.
         let is_in = |group: &str| -> io::Result<bool> {
+            let groups = groups.as_ref().map_err(|e| io::Error::from(e.kind()))?;
             Ok(wanted && self.database.group(group)?.is_some_and(|gid| groups.contains(&gid)))
         };
-        let operator = self.operators.as_deref().map_or(Ok(false), is_in)?;
-        let exempt = operator || uid == 0 || uid == self.me;
+        let is_in = |group: &str| is_in(group).inspect_err(|e| self.tell(&format!("group `{group}`"), e));
+        // Nobody is an operator by an error. That it keeps nobody out matters: the group need not exist, and glibc answers
+        // with an error for a name that no service has where the last one cannot be asked.
+        let operator = self.operators.as_deref().is_some_and(|group| is_in(group).unwrap_or(false));
+        let exempt = operator || unlimited;
         let mut limited = Vec::new();
         for group in self.limits.group.keys().filter(|_| !exempt) {
             if is_in(group)? {
@@ -140,6 +166,17 @@ impl People {
         }
         let limits = self.limits.of(&name, &limited, exempt);
         Ok(Person { name: name.into(), gid, operator, limits })
+    }
+
+    /// Tells of an error of the database in the log, of each one once: it comes again with every request.
+    fn tell(&self, about: &str, e: &io::Error) {
+        if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(e.raw_os_error()) {
+            tracing::warn!(
+                "the user database of this machine answers with an error, asked for {about}: {e}. Until it answers, nobody is \
+                 an operator by a group that it cannot tell of, and users are refused whose name or groups with limits it \
+                 cannot tell. See the services in /etc/nsswitch.conf"
+            );
+        }
     }
 }
 
@@ -218,7 +255,49 @@ mod tests {
         // What was found out counts for a moment.
         directory.set(false, false);
         assert_eq!(people.look_up(7, 7).unwrap(), bob);
-        // One's own daemon serves one also then.
+        // One's own daemon serves one also then, and root's serves root.
         assert_eq!(&*of(8).look_up(8, 80).unwrap().name, "8");
+        let root = people.look_up(0, 0).unwrap();
+        assert_eq!((&*root.name, root.operator, root.limits), ("0", false, UserLimits::NONE));
+        // Limits go on as they were told.
+        age(&people);
+        for (users, groups) in [(false, false), (false, true), (true, false)] {
+            directory.set(users, groups);
+            assert!(people.known(7).is_none());
+            assert_eq!(people.look_up(7, 7).unwrap(), bob, "{users} {groups}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_kept_out_by_an_operators_group_that_cannot_be_told_and_nobody_is_an_operator_by_it() {
+        let directory = Arc::new(Directory(Default::default()));
+        let of = |limits: &str| {
+            let limits: LimitsConfig = toml::from_str(limits).unwrap();
+            People { database: Box::new(directory.clone()), ..People::new(Some("students"), limits, 0) }
+        };
+        let own = "pending-jobs = 9\n[user.bob]\ngpus = 1";
+        let people = of(own);
+        directory.set(true, true);
+        assert!(people.look_up(7, 7).unwrap().operator);
+        age(&people);
+        directory.set(true, false);
+        let bob = people.look_up(7, 7).unwrap();
+        assert_eq!((&*bob.name, bob.operator), ("bob", false));
+        assert_eq!((bob.limits.gpus, bob.limits.pending_jobs), (Some(1), Some(9)));
+        assert_eq!(people.told.lock().unwrap().len(), 1);
+        // Limits that a group gives are not known, and those of an operator are not to be had by an error.
+        let people = of(&format!("{own}\n[group.students]\npending-jobs = 3"));
+        directory.set(true, true);
+        assert!(people.look_up(7, 7).unwrap().operator);
+        age(&people);
+        directory.set(true, false);
+        assert!(people.look_up(7, 7).is_err());
+    }
+
+    /// What was found out no longer counts.
+    fn age(people: &People) {
+        for (at, _) in people.known.lock().unwrap().values_mut() {
+            *at = at.checked_sub(FRESH).unwrap();
+        }
     }
 }
