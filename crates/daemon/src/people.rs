@@ -8,10 +8,11 @@
 //! that without an error, and `ENOENT` is what the client of an LDAP directory tells that is down.
 
 use crate::config::limits::{LimitsConfig, UserLimits};
-use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
+use nix::unistd::{Gid, Uid, User, getgrouplist};
 use std::collections::{BTreeSet, HashMap};
-use std::ffi::CString;
+use std::ffi::{CString, c_char, c_int};
 use std::io;
+use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 const OPERATORS: &str = "carma-operators";
 /// How long an answer counts.
 const FRESH: Duration = Duration::from_secs(10);
+/// Room for the entry of a group, bytes: at first, and at most. Members have eight bytes or more each.
+const ENTRY: (usize, usize) = (16 << 10, 64 << 20);
 /// Users remembered at most.
 const REMEMBERED: usize = 4096;
 
@@ -59,11 +62,51 @@ impl Database for System {
     }
 
     fn group(&self, group: &str) -> io::Result<Option<u32>> {
-        let found = match Group::from_name(group)? {
-            None => group.parse().map_or(Ok(None), |gid| Group::from_gid(Gid::from_raw(gid)))?,
-            found => found,
+        // No group has such a name.
+        let Ok(name) = CString::new(group) else { return Ok(None) };
+        #[expect(unsafe_code, reason = "nix gives up at entries of 1 MiB, of any group of the file")]
+        let by_name = |entry: *mut _, room: *mut _, size, found: *mut _| {
+            // SAFETY: the name ends with a zero, and the rest is as `entry_of` promises.
+            unsafe { libc::getgrnam_r(name.as_ptr(), entry, room, size, found) }
         };
-        Ok(found.map(|group| group.gid.as_raw()))
+        let found = entry_of(by_name)?;
+        let (None, Ok(gid)) = (found, group.parse()) else { return Ok(found) };
+        #[expect(unsafe_code, reason = "as above")]
+        entry_of(|entry, room, size, found| {
+            // SAFETY: as `entry_of` promises.
+            unsafe { libc::getgrgid_r(gid, entry, room, size, found) }
+        })
+    }
+}
+
+/// The number of a group that `getgrnam_r` or `getgrgid_r` finds; `None`: there is none. `ask` gets pointers that are valid for
+/// the call: an entry, room for its texts with the size of that, and where the entry's address goes if it was found.
+fn entry_of(
+    ask: impl Fn(*mut libc::group, *mut c_char, usize, *mut *mut libc::group) -> c_int,
+) -> io::Result<Option<u32>> {
+    with_room(|room| {
+        let mut entry = libc::group {
+            gr_name: ptr::null_mut(),
+            gr_passwd: ptr::null_mut(),
+            gr_gid: 0,
+            gr_mem: ptr::null_mut(),
+        };
+        let mut found = ptr::null_mut();
+        match ask(&raw mut entry, room.as_mut_ptr(), room.len(), &raw mut found) {
+            0 => Ok((!found.is_null()).then_some(entry.gr_gid)),
+            error => Err(error),
+        }
+    })
+}
+
+/// Asks with more and more room until the answer has enough.
+fn with_room<T>(ask: impl Fn(&mut [c_char]) -> Result<T, c_int>) -> io::Result<T> {
+    let (mut size, most) = ENTRY;
+    loop {
+        match ask(&mut vec![0; size]) {
+            Err(libc::ERANGE) if size < most => size *= 2,
+            answer => return answer.map_err(io::Error::from_raw_os_error),
+        }
     }
 }
 
@@ -200,6 +243,27 @@ mod tests {
         assert_eq!(missing.operators(), Some(("no-such-group-here", false)));
         assert!(!look_up(&missing, me, 0).operator);
         assert_eq!(People::new(Some("root"), LimitsConfig::default(), 1000).operators(), None);
+    }
+
+    #[test]
+    fn a_group_may_have_a_million_members() {
+        let asked = std::cell::Cell::new(0);
+        let of = |needed: usize| {
+            asked.set(0);
+            with_room(|room| {
+                asked.set(asked.get() + 1);
+                if room.len() < needed { Err(libc::ERANGE) } else { Ok(room.len()) }
+            })
+        };
+        assert_eq!((of(1).unwrap(), asked.get()), (16 << 10, 1));
+        assert_eq!((of((1 << 20) + 1).unwrap(), asked.get()), (2 << 20, 8));
+        assert_eq!(of(64 << 20).unwrap(), 64 << 20);
+        assert_eq!(of((64 << 20) + 1).unwrap_err().raw_os_error(), Some(libc::ERANGE));
+        let other = with_room::<()>(|_| Err(libc::EIO)).unwrap_err();
+        assert_eq!(other.raw_os_error(), Some(libc::EIO));
+        assert_eq!(System.group("root").unwrap(), Some(0));
+        assert_eq!(System.group("0").unwrap(), Some(0));
+        assert!(System.group("ro\0ot").unwrap().is_none());
     }
 
     /// A directory service: whether users and groups are answered.
