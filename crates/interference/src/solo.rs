@@ -107,18 +107,31 @@ impl fmt::Display for NoProfile {
 
 impl std::error::Error for NoProfile {}
 
+/// A window that was given up for a new beginning.
+#[derive(Debug, Clone, Copy)]
+struct GivenUp {
+    /// Its own beginning, seconds.
+    began_s: f64,
+    /// As [`Recorder::window`].
+    window: (bool, f64),
+    /// The new beginning: the first count, seconds.
+    counted_s: f64,
+}
+
 /// Watches one task.
 #[derive(Debug, Clone)]
 pub struct Recorder {
     options: Options,
     started_s: f64,
-    /// All from the first activity on.
+    /// All from the beginning on, or from that of what was given up.
     looks: Vec<Look>,
     began_s: Option<f64>,
     /// The very first and the last activity.
     active_s: Option<(f64, f64)>,
     /// Whether the window began because the activity was steady, and when.
     window: Option<(bool, f64)>,
+    /// What there is if the task ends before the window has begun anew.
+    given_up: Option<GivenUp>,
     over_s: Option<f64>,
     /// Whether the task ended by itself.
     ended: bool,
@@ -143,6 +156,7 @@ impl Recorder {
             began_s: None,
             active_s: None,
             window: None,
+            given_up: None,
             over_s: None,
             ended: false,
             last_s: None,
@@ -182,8 +196,10 @@ impl Recorder {
         }
         let now = look.at_s;
         self.begin_anew_if_idle(now);
+        if self.began_s.is_some() || self.given_up.is_some() {
+            self.looks.push(look);
+        }
         let Some(began) = self.began_s else { return };
-        self.looks.push(look);
         if self.window.is_none() {
             let steady = match self.options.warm_up_s {
                 Some(warm_up) => (now - began >= warm_up).then_some(true),
@@ -191,6 +207,9 @@ impl Recorder {
                 None => (now - began >= self.options.most_warm_up_s).then_some(false),
             };
             self.window = steady.map(|steady| (steady, now));
+            if self.window.is_some() && self.given_up.take().is_some() {
+                self.looks.retain(|look| look.at_s > began);
+            }
         }
         if self.window.is_some_and(|(_, from)| now - from >= self.options.window_s) {
             self.over_s = Some(now);
@@ -198,16 +217,18 @@ impl Recorder {
     }
 
     /// The task first counted something itself then. What it did before was its start-up, however steady that was: a window
-    /// that has begun by then begins anew, so that the rate and what was read are of one time.
+    /// that has begun by then begins anew, so that the rate and what was read are of one time. A task may also tell late of
+    /// what it has long done: where it ends soon, the window was the right one.
     pub fn counted(&mut self, first_s: f64) {
-        let (Some((active, _)), Some((_, from)), Some(now)) = (self.active_s, self.window, self.last_s)
+        let (Some((active, _)), Some(began_s), Some(window), Some(now)) =
+            (self.active_s, self.began_s, self.window, self.last_s)
         else {
             return;
         };
         let is_open = self.over_s.is_none() && self.options.warm_up_s.is_none() && !self.is_late(active, now);
-        if is_open && first_s <= now && from < first_s + FIRST_STEPS_S {
+        if is_open && first_s <= now && window.1 < first_s + FIRST_STEPS_S {
+            self.given_up = Some(GivenUp { began_s, window, counted_s: first_s });
             self.window = None;
-            self.looks.retain(|look| look.at_s > first_s);
             self.began_s = Some(first_s);
         }
     }
@@ -224,7 +245,9 @@ impl Recorder {
             self.began_s.get_or_insert(first);
         } else if self.window.is_none() && self.options.warm_up_s.is_none() && now - last >= IDLE_S {
             self.began_s = None;
-            self.looks.clear();
+            if self.given_up.is_none() {
+                self.looks.clear();
+            }
         }
     }
 
@@ -340,9 +363,16 @@ impl Recorder {
         let Some((first, last)) = self.active_s else {
             return Err(NoProfile::NeverUsed { watched_s: end - self.started_s });
         };
-        let Some(began) =
-            self.began_s.filter(|_| self.looks.iter().any(|look| self.is_active(&look.metrics)))
-        else {
+        let active = self.looks.iter().rev().find(|look| self.is_active(&look.metrics)).map(|look| look.at_s);
+        // What comes after the last activity of a task that ended is its end.
+        let to = active.filter(|_| self.ended).map_or(end, |active| active.min(end));
+        // The new beginning counts where it showed more than what was given up for it.
+        let given_up = self.given_up.filter(|given_up| {
+            let worked = self.began_s.map_or(0.0, |began| to - began);
+            worked < SHORTEST_S.max(given_up.counted_s - given_up.window.1)
+        });
+        let began = given_up.map(|given_up| given_up.began_s).or(self.began_s);
+        let (Some(active), Some(began)) = (active, began) else {
             return Err(NoProfile::TooShort { active_s: last - first });
         };
         let mut remarks = Vec::new();
@@ -351,26 +381,20 @@ impl Recorder {
                 "this GPU tells no activity: that it was used is known by the task's memory on it, and a profile says little".into(),
             );
         }
-        let active = self
-            .looks
-            .iter()
-            .rev()
-            .find(|look| self.is_active(&look.metrics))
-            .map_or(began, |look| look.at_s);
-        // What comes after the last activity of a task that ended is its end.
-        let to = if self.ended { active.min(end) } else { end };
-        let (steady, mut from) = self.window.unwrap_or((false, f64::INFINITY));
+        let window = given_up.map(|given_up| given_up.window).or(self.window);
+        let (steady, mut from) = window.unwrap_or((false, f64::INFINITY));
         if to - from < SHORTEST_S.min(self.options.window_s) {
             if to - began < SHORTEST_S {
                 return Err(NoProfile::TooShort { active_s: (active - began).max(0.0) });
             }
             from = began + (to - began) / 2.0;
             remarks.push(format!(
-                "the task was over {:.1} s after its first activity: these are the last {:.1} s of it, warm-up included",
+                "the task was over {:.1} s after its first {}: these are the last {:.1} s of it, warm-up included",
                 to - began,
+                if tally.began_s() == Some(began) { "count" } else { "activity" },
                 to - from
             ));
-        } else if self.ended {
+        } else if self.ended && to - from < self.options.window_s {
             remarks.push(format!(
                 "the task ended {:.1} s into the window of {:.1} s",
                 to - from,

@@ -88,6 +88,41 @@ fn a_steady_start_up_is_not_in_the_window() {
 }
 
 #[test]
+fn counts_that_come_late_do_not_cost_the_window() {
+    // Counts from `first` on, ten a second; over at `end`.
+    let watched = |first: f64, end: f64, smact: &dyn Fn(f64) -> f64| {
+        let (mut recorder, mut tally) = new(Options::default());
+        for tick in 0..(end * 10.0) as u32 {
+            let at = f64::from(tick) * 0.1;
+            if at >= first {
+                tally.beat(at, "7", &Beat::Step);
+            }
+            recorder.look(look(at, smact(at), 4000.0));
+            if let Some(first) = tally.began_s() {
+                recorder.counted(first);
+            }
+        }
+        recorder.end(end);
+        recorder.profile("a", &tally).unwrap()
+    };
+    // Block-buffered output, which comes with the end.
+    let profile = watched(19.0, 20.0, &|_| 60.0);
+    assert!((13.5..14.5).contains(&profile.watched_s.unwrap()), "{profile:?}");
+    assert!((profile.rate.unwrap().per_s - 10.0).abs() < 1e-6);
+    assert!(profile.remarks[0].starts_with("the task ended 13.9 s into the window"), "{:?}", profile.remarks);
+    assert!(profile.remarks[1].contains("first counted 13.0 s into the window"), "{:?}", profile.remarks);
+    assert_eq!(profile.remarks.len(), 2, "{:?}", profile.remarks);
+    // Then it saves a checkpoint for a while.
+    let saves = watched(19.0, 28.0, &|at| if at < 20.0 { 60.0 } else { 0.0 });
+    assert_eq!((saves.watched_s, saves.metrics.smact_pct), (profile.watched_s, profile.metrics.smact_pct));
+    // Of a start-up, and work that is longer and not steady, it is the work.
+    let work = |at: f64| if at < 16.0 { 2.0 } else { [20.0, 50.0, 80.0][(at / 2.0) as usize % 3] };
+    let profile = watched(16.0, 31.0, &work);
+    assert!(profile.metrics.smact_pct.unwrap().mean > 40.0, "{profile:?}");
+    assert!(profile.remarks[0].contains("14.9 s after its first count: "), "{:?}", profile.remarks);
+}
+
+#[test]
 fn a_gpu_that_tells_no_activity_is_used_once_the_command_has_memory_on_it() {
     let silent = |at_s: f64, memory: Option<f64>| {
         let metrics =
