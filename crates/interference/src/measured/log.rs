@@ -15,6 +15,13 @@ pub(super) fn is_log(text: &str) -> bool {
     serde_json::from_str::<Beginning>(first).is_ok_and(|beginning| beginning.line == "header")
 }
 
+/// Whether the torn line with which a log begins may be its header, as it is written here.
+fn may_be_header(line: &[u8]) -> bool {
+    const BEGINNING: &[u8] = br#"{"line":"header""#;
+    let line = line.trim_ascii_start();
+    line.starts_with(BEGINNING) || BEGINNING.starts_with(line)
+}
+
 /// The bytes of a file of measurements as text. Of a log whose last line is torn, maybe inside a character, that line is left out.
 ///
 /// # Errors
@@ -24,7 +31,9 @@ pub fn text_of(bytes: Vec<u8>) -> Result<String, FromUtf8Error> {
         let bytes = e.as_bytes();
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         match std::str::from_utf8(&bytes[..whole]) {
-            Ok(text) if whole == 0 || is_log(text) => Ok(text.to_owned()),
+            Ok(text) if is_log(text) || text.trim().is_empty() && may_be_header(&bytes[whole..]) => {
+                Ok(text.to_owned())
+            }
             _ => Err(e),
         }
     })
@@ -70,7 +79,7 @@ pub struct Log {
 /// `None`: there is no whole line.
 ///
 /// # Errors
-/// A line that cannot be read, a first line that is no header, a second header, a newer version.
+/// A line that cannot be read, a first line that is no header (torn ones, too), a second header, a newer version.
 pub fn read_log(text: &str) -> Result<Option<Log>, BadMeasurement> {
     let whole = text.rfind('\n').map_or(0, |end| end + 1);
     let mut log: Option<Log> = None;
@@ -96,6 +105,11 @@ pub fn read_log(text: &str) -> Result<Option<Log>, BadMeasurement> {
             (Line::Session(session), Some(log)) => log.sessions.push(session),
             (Line::Combination(window), Some(log)) => log.combinations.push(*window),
         }
+    }
+    // What is torn is cut off before more is written, and a line without its end may be anything.
+    if log.is_none() && !may_be_header(&text.as_bytes()[whole..]) {
+        let number = text.lines().count();
+        return Err(BadMeasurement(format!("line {number}: not a line of measurements, and it has no end")));
     }
     Ok(log)
 }

@@ -107,6 +107,16 @@ fn a_log_with_a_torn_end_is_read_up_to_there() {
     let read = read_log(&torn).unwrap().unwrap();
     assert_eq!(read, Log { whole: text.len(), ..whole });
     assert_eq!(read_log("").unwrap(), None);
+    // A torn header is no other file, and another file is no torn header.
+    for end in 0..text.find('\n').unwrap() {
+        assert_eq!(read_log(&format!("\n{}", &text[..end])).unwrap(), None, "{end}");
+    }
+    let cut = |text: &str| [text.as_bytes(), &[0xc3]].concat();
+    assert_eq!(text_of(cut(r#"{"line":"header","machine":{"gpu":"#)).unwrap(), "");
+    for other in ["notes", "{\"line\":\"heap\"", "\n \n[1, 2"] {
+        assert!(read_log(other).unwrap_err().to_string().contains("it has no end"), "{other:?}");
+        assert!(text_of(cut(other)).is_err(), "{other:?}");
+    }
     // Other programs space it otherwise.
     let spaced = text.replace(r#"{"line":"#, r#"{ "line" : "#);
     assert_eq!(Measured::read(&spaced).unwrap(), Measured::read(&text).unwrap());

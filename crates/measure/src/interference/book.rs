@@ -248,6 +248,19 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_no_log_stays_as_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let output = dir.path().join("out.json");
+        let machine = Machine { gpu: "Virtual H200".into(), ..Machine::default() };
+        for other in [&b"\x93\xff\x00\x12 weights"[..], "einige Wörter".as_bytes(), b"\n\n\xff"] {
+            std::fs::write(log_beside(&output), other).unwrap();
+            let error = Book::open(&output, &machine, &[]).map(drop).unwrap_err();
+            assert!(error.message.contains("out.log.jsonl"), "{}", error.message);
+            assert_eq!(std::fs::read(log_beside(&output)).unwrap(), other);
+        }
+    }
+
+    #[test]
     fn logs_of_different_outputs_differ() {
         let log = |output: &str| log_beside(Path::new(output)).display().to_string();
         assert_eq!(log("a/mine.json"), "a/mine.log.jsonl");
