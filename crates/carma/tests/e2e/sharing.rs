@@ -148,6 +148,7 @@ fn variables_of_mps_in_the_submitters_environment_do_not_reach_the_job() {
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
         "CUDA_MPS_CLIENT_PRIORITY",
+        "CUDA_MPS_ANYTHING",
         "CARMA_VIRTUAL_MPS",
     ];
     for mode in ["exclusive", "time-slice", "mps"] {

@@ -22,16 +22,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, mpsc};
 
-/// What makes a program a client of an MPS server, and limits it there (NVIDIA's "Multi-Process Service"); the last is of
-/// virtual GPUs.
-const OF_MPS: [&str; 6] = [
-    "CUDA_MPS_PIPE_DIRECTORY",
-    "CUDA_MPS_LOG_DIRECTORY",
-    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
-    "CUDA_MPS_CLIENT_PRIORITY",
-    carma_virtual_gpu::ENV_MPS,
-];
+/// Whether a variable makes a program a client of an MPS server, or limits it there (NVIDIA's "Multi-Process Service"; there
+/// are more with each version), or does so on virtual GPUs.
+fn is_of_mps(variable: &str) -> bool {
+    variable.starts_with("CUDA_MPS_") || variable == carma_virtual_gpu::ENV_MPS
+}
 
 /// A launch that was decided.
 pub struct Launch {
@@ -215,9 +210,7 @@ impl Context {
         env.insert("CARMA_RESTART".into(), launch.restarts.to_string());
         env.extend(self.env.iter().cloned());
         // Those of the session in which it was submitted: a job that was not placed under MPS would be a client all the same.
-        for variable in OF_MPS {
-            env.remove(variable);
-        }
+        env.retain(|variable, _| !is_of_mps(variable));
         env.extend(sharing_env);
         let mut session = stored.request.session.clone();
         if let Some(soft) = self.descriptors {
