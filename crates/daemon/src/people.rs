@@ -119,8 +119,8 @@ pub struct People {
     /// The user that the daemon runs as.
     me: u32,
     known: Mutex<HashMap<u32, (Instant, Person)>>,
-    /// Errors of the database that the log has.
-    told: Mutex<BTreeSet<Option<i32>>>,
+    /// Errors of the database that the log has, each with the group that was asked for; `None`: a user.
+    told: Mutex<BTreeSet<(Option<String>, Option<i32>)>>,
 }
 
 impl People {
@@ -182,7 +182,7 @@ impl People {
     fn ask(&self, uid: u32, gid: u32) -> io::Result<Person> {
         // They need no answer for what they may do.
         let unlimited = uid == 0 || uid == self.me;
-        let user = match self.database.user(uid).inspect_err(|e| self.tell(&format!("user {uid}"), e)) {
+        let user = match self.database.user(uid).inspect_err(|e| self.tell(None, e)) {
             Err(_) if unlimited => None,
             user => user?,
         };
@@ -196,7 +196,7 @@ impl People {
             let groups = groups.as_ref().map_err(|e| io::Error::from(e.kind()))?;
             Ok(wanted && self.database.group(group)?.is_some_and(|gid| groups.contains(&gid)))
         };
-        let is_in = |group: &str| is_in(group).inspect_err(|e| self.tell(&format!("group `{group}`"), e));
+        let is_in = |group: &str| is_in(group).inspect_err(|e| self.tell(Some(group), e));
         // Nobody is an operator by an error. That it keeps nobody out matters: the group need not exist, and glibc answers
         // with an error for a name that no service has where the last one cannot be asked.
         let operator = self.operators.as_deref().is_some_and(|group| is_in(group).unwrap_or(false));
@@ -211,9 +211,12 @@ impl People {
         Ok(Person { name: name.into(), gid, operator, limits })
     }
 
-    /// Tells of an error of the database in the log, of each one once: it comes again with every request.
-    fn tell(&self, about: &str, e: &io::Error) {
-        if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(e.raw_os_error()) {
+    /// Tells of an error of the database in the log, of each one once for all users and for each group: it comes again with
+    /// every request.
+    fn tell(&self, group: Option<&str>, e: &io::Error) {
+        let error = (group.map(str::to_owned), e.raw_os_error());
+        if self.told.lock().unwrap_or_else(PoisonError::into_inner).insert(error) {
+            let about = group.map_or_else(|| "a user".to_owned(), |group| format!("group `{group}`"));
             tracing::warn!(
                 "the user database of this machine answers with an error, asked for {about}: {e}. Until it answers, nobody is \
                  an operator by a group that it cannot tell of, and users are refused whose name or groups with limits it \
@@ -348,7 +351,10 @@ mod tests {
         let bob = people.look_up(7, 7).unwrap();
         assert_eq!((&*bob.name, bob.operator), ("bob", false));
         assert_eq!((bob.limits.gpus, bob.limits.pending_jobs), (Some(1), Some(9)));
-        assert_eq!(people.told.lock().unwrap().len(), 1);
+        assert_eq!(
+            *people.told.lock().unwrap(),
+            [(Some("students".into()), Some(libc::ECONNREFUSED))].into()
+        );
         // Limits that a group gives are not known, and those of an operator are not to be had by an error.
         let people = of(&format!("{own}\n[group.students]\npending-jobs = 3"));
         directory.set(true, true);
