@@ -86,10 +86,10 @@ impl Stage<'_> {
     /// often as was said; else once, for the others to be compared with.
     fn lacking(&self, book: &Book, phase: &Phase) -> Vec<(Window, usize)> {
         let wanted = if phase.windows.is_empty() { self.solo_rounds } else { 1 };
-        let lacks = |reference: Window| {
-            let task = reference.members.first().map_or("", |m| self.file.tasks[m.task].name.as_str());
+        let lacks = |alone: Window| {
+            let task = alone.members.first().map_or("", |m| self.file.tasks[m.task].name.as_str());
             let has = book.references(phase.sharing, task, self.retry_failed);
-            (wanted > has).then(|| (reference, wanted - has))
+            (wanted > has).then(|| (alone, wanted - has))
         };
         phase.references().into_iter().filter_map(lacks).collect()
     }
