@@ -23,7 +23,7 @@ def loaded(f):
     return torch.load(f)["weight"] is weights["weight"]
 
 
-def serialized(obj):
+def content_of(obj):
     content = io.BytesIO()
     torch.save(obj, content)
     return content.getvalue()
@@ -51,9 +51,9 @@ os.chdir("..")
 assert loaded("chdir.pt")
 # By way of memory, several at a time.
 with open("best.pt", "wb") as f:
-    f.write(serialized(weights))
-Path("other.pt").write_bytes(serialized({"other": 1}))
-assert loaded("best.pt") and loaded(io.BytesIO(serialized(weights))) and torch.load("other.pt") == {"other": 1}
+    f.write(content_of(weights))
+Path("other.pt").write_bytes(content_of({"other": 1}))
+assert loaded("best.pt") and loaded(io.BytesIO(content_of(weights))) and torch.load("other.pt") == {"other": 1}
 # Safely.
 descriptor, name = tempfile.mkstemp(dir=".")
 with os.fdopen(descriptor, "wb") as f:
@@ -61,7 +61,7 @@ with os.fdopen(descriptor, "wb") as f:
 os.replace(name, "best.pt")
 assert loaded("best.pt")
 with tempfile.NamedTemporaryFile(dir=".", delete=False) as f:
-    f.write(serialized(weights))
+    f.write(content_of(weights))
 shutil.move(f.name, "replaced.pt")
 assert loaded("replaced.pt")
 
