@@ -144,7 +144,7 @@ impl Measurement {
         let began = Instant::now();
         let file = TaskFile::read(&options.tasks, &options.only)?;
         let phases = phases(&file.tasks, &options.wanted(&file)?);
-        if let Some(ladder) = options.ladder.as_ref().filter(|ladder| ladder.climbs()) {
+        if let Some(ladder) = options.ladder.as_ref().filter(|ladder| ladder.wants_copies()) {
             let any = phases.iter().any(|phase| !phase.windows.is_empty());
             if !any {
                 let counts: Vec<String> = ladder.counts.iter().map(ToString::to_string).collect();

@@ -86,6 +86,8 @@ impl Phase {
 pub struct Ladder {
     /// How many at a time, 2 and more; of a task as many as it has copies. One alone is always measured.
     pub counts: Vec<usize>,
+    /// Whether somebody asked for these numbers.
+    pub asked: bool,
     /// How they share the GPU.
     pub sharing: Vec<Mode>,
     /// Under MPS also with the threads divided equally between them.
@@ -93,9 +95,9 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// Whether copies are to run together in any way.
-    pub(super) fn climbs(&self) -> bool {
-        !self.counts.is_empty() && (self.threads || !self.sharing.is_empty())
+    /// Whether somebody wants copies to run together.
+    pub(super) fn wants_copies(&self) -> bool {
+        self.asked && (self.threads || !self.sharing.is_empty())
     }
 }
 
@@ -318,8 +320,12 @@ mod tests {
     fn a_ladder_has_processes_of_one_task_at_a_time() {
         let mut tasks = tasks(2, 4);
         tasks[1].copies = 1;
-        let ladder =
-            Ladder { counts: vec![4, 2, 7], sharing: vec![Mode::TimeSlice, Mode::Mps], threads: true };
+        let ladder = Ladder {
+            counts: vec![4, 2, 7],
+            sharing: vec![Mode::TimeSlice, Mode::Mps],
+            threads: true,
+            asked: true,
+        };
         let phases = phases(&tasks, &Wanted { ladder: Some(ladder), ..wanted() });
         let of = |phase: &Phase| {
             let mut counts: Vec<usize> = phase.windows.iter().map(|w| w.members.len()).collect();
@@ -337,7 +343,7 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(phases[4].references().len(), 1);
-        let ladder = Ladder { counts: vec![3], sharing: vec![Mode::Mps], threads: false };
+        let ladder = Ladder { counts: vec![3], sharing: vec![Mode::Mps], threads: false, asked: true };
         let phases = super::phases(&tasks[..1], &Wanted { ladder: Some(ladder), ..wanted() });
         let found: Vec<_> = phases.iter().map(of).collect();
         assert_eq!(found, [(Mode::TimeSlice, 1, vec![], vec![100]), (Mode::Mps, 3, vec![3], vec![100])]);

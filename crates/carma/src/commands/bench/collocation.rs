@@ -76,7 +76,7 @@ fn options(args: &CollocationArgs) -> Result<Options, Failure> {
         threads: Vec::new(),
         splits: Vec::new(),
         split_pairs: 0,
-        ladder: Some(Ladder { counts, sharing, threads: has("threads") }),
+        ladder: Some(Ladder { counts, asked: args.counts.is_some(), sharing, threads: has("threads") }),
         sharing: Vec::new(),
         // Alone, and streams, which are a task alone: at the start and at the end at least.
         solo_rounds: usize::try_from(args.repeat.max(2)).unwrap_or(2),
