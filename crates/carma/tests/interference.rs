@@ -289,15 +289,27 @@ fn counts(measured: &Measured, members: &[&str]) -> (usize, usize) {
     (of.len(), of.iter().filter(|w| w.failed.is_some()).count())
 }
 
+/// `carma bench collocation` on a virtual GPU.
+fn collocation() -> Command {
+    let mut command = Command::new(CARMA);
+    command.args(["bench", "collocation", "--gpus", "virtual:1xH200"]);
+    command
+}
+
 #[test]
 fn last_words_do_nothing_to_a_terminal() {
     let words = "command = ['/bin/sh', '-c', 'printf \"\\\\033]0;evil\\\\007 no memory\\\\n\" >&2; exit 1']";
     let bench = Bench::new(&format!("[[task]]\nname = 'loud'\nfamily = 'loud'\nbatch = 1\n{words}\n"));
     let of = |out: Output| String::from_utf8([out.stdout, out.stderr].concat()).unwrap();
     let alone = of(bench.run(&["--solo"]).1);
-    let mut command = Command::new(CARMA);
-    command.args(["bench", "collocation", "--gpus", "virtual:1xH200", "--tasks"]);
-    let out = command.arg(bench.path("tasks.toml")).arg("-o").arg(bench.path("out")).output().unwrap();
+    let mut command = collocation();
+    let out = command
+        .arg("--tasks")
+        .arg(bench.path("tasks.toml"))
+        .arg("-o")
+        .arg(bench.path("out"))
+        .output()
+        .unwrap();
     for said in [alone, of(out)] {
         assert!(said.contains("u{1b}]0;evil") && said.contains("no memory"), "{said:?}");
         assert!(!said.chars().any(|c| c.is_control() && c != '\n'), "{said:?}");
@@ -545,17 +557,8 @@ fn collocation_measures_each_so_often_and_again_what_failed() {
     let streams = gated("net 2 streams", "family = 'net'\nbatch = 2\n");
     let bench = Bench::new(&format!("settle_s = 0.1\n{net}{streams}"));
     let run = || {
-        let mut command = Command::new(CARMA);
-        command.args([
-            "bench",
-            "collocation",
-            "--gpus",
-            "virtual:1xH200",
-            "--speed",
-            "20",
-            "--window",
-            "0.1",
-        ]);
+        let mut command = collocation();
+        command.args(["--speed", "20", "--window", "0.1"]);
         command.args(["--counts", "2", "--ways", "streams,time-slice", "--repeat", "4", "--tasks"]);
         let out = command.arg(bench.path("tasks.toml")).arg("-o").arg(bench.path("out")).output().unwrap();
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
@@ -579,17 +582,8 @@ fn collocation_measures_each_so_often_and_again_what_failed() {
 fn collocation_says_how_much_more_gets_done() {
     let dir = tempfile::tempdir().unwrap();
     let run = |more: &[&str]| {
-        let mut command = Command::new(CARMA);
-        command.args([
-            "bench",
-            "collocation",
-            "--gpus",
-            "virtual:1xH200",
-            "--speed",
-            "10",
-            "--window",
-            "0.2",
-        ]);
+        let mut command = collocation();
+        command.args(["--speed", "10", "--window", "0.2"]);
         command
             .args(["--only", "resnet26-cifar", "--counts", "2,4", "--repeat", "1", "-o"])
             .arg(dir.path())
@@ -622,8 +616,8 @@ fn collocation_says_how_much_more_gets_done() {
     // More than any task may run at a time is no measurement of nothing.
     let tasks = dir.path().join("mine.toml");
     fs::write(&tasks, "[[task]]\nname = \"net\"\ncopies = 2\ncommand = [\"true\"]\n").unwrap();
-    let out = Command::new(CARMA)
-        .args(["bench", "collocation", "--gpus", "virtual:1xH200", "--counts", "5,6", "--tasks"])
+    let out = collocation()
+        .args(["--counts", "5,6", "--tasks"])
         .arg(&tasks)
         .arg("-o")
         .arg(dir.path().join("mine"))

@@ -441,7 +441,7 @@ pub fn from_view(view: &EstimateView) -> Option<Estimate> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_core::model::{Exit, Floor, Had, Placement, SeenMemory, SharingMode};
+    use carma_core::model::{Exit, Floor, SeenMemory};
     use carma_core::reading::GpuKind;
     use carma_core::units::Millis;
 
@@ -468,32 +468,16 @@ mod tests {
     fn attempt(peak: u64, verdict: Reason) -> Attempt {
         let exit = if verdict == Reason::Completed { 0 } else { 1 };
         Attempt {
-            placement: Placement {
-                attempt: 1,
-                gpus: vec![],
-                sharing: SharingMode::TimeSlice,
-                cap: None,
-                thread_percent: None,
-                part: None,
-                at: Millis::ZERO,
-                reason: Reason::Launching,
-            },
-            started: Some(Millis::ZERO),
-            ended: Millis::secs(30),
             exit: Some(Exit::of(ExitStatus::Code(exit))),
-            reserved: None,
             peak: Some(MiB(peak)),
-            alone: None,
             seen: Some(SeenMemory {
                 active: Millis::secs(29),
                 still: Millis::secs(25),
                 growing: false,
                 unseen: Millis::ZERO,
             }),
-            had: Had::default(),
-            suspended: Millis::ZERO,
-            absences: Vec::new(),
             verdict,
+            ..crate::view::tests::attempt(Some(Millis::ZERO), Millis::secs(30))
         }
     }
 

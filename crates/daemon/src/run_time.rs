@@ -183,7 +183,7 @@ fn seconds(at: Millis) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_core::model::{Exit, GpuId, Had, Placement, RunsOf, SharingMode};
+    use carma_core::model::{Exit, RunsOf};
 
     fn request(line: &str) -> SubmitRequest {
         let command = line.split_whitespace().map(str::to_owned).collect();
@@ -209,27 +209,8 @@ mod tests {
     #[test]
     fn what_ends_say() {
         let attempt = |status, started| Attempt {
-            placement: Placement {
-                attempt: 1,
-                gpus: vec![GpuId(0)],
-                sharing: SharingMode::Exclusive,
-                cap: None,
-                thread_percent: None,
-                part: None,
-                at: Millis(0),
-                reason: Reason::NotPlannedYet,
-            },
-            started,
-            ended: Millis::secs(100),
             exit: Some(Exit::of(status)),
-            reserved: None,
-            peak: None,
-            alone: None,
-            seen: None,
-            had: Had::default(),
-            suspended: Millis::ZERO,
-            absences: Vec::new(),
-            verdict: Reason::Completed,
+            ..crate::view::tests::attempt(started, Millis::secs(100))
         };
         let began = Some(Millis::secs(10));
         let done = attempt(ExitStatus::Code(0), began);

@@ -773,7 +773,7 @@ fn status(gpu: &Gpu, look: Option<&Look>) -> (String, Option<String>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use carma_core::input::{Input, Observation};
     use carma_core::model::{Exit, ExitStatus, Forecasts, NewJob, Profile, Request, SharingMode, User};
@@ -843,7 +843,8 @@ mod tests {
         assert_eq!((gone.status.as_str(), gone.memory_free_for_placement_mib), ("gone", None));
     }
 
-    fn attempt(started_s: Option<u64>, ended_s: u64) -> Attempt {
+    /// One that is over and completed, of which little else is known.
+    pub(crate) fn attempt(started: Option<Millis>, ended: Millis) -> Attempt {
         Attempt {
             placement: Placement {
                 attempt: 1,
@@ -855,8 +856,8 @@ mod tests {
                 at: Millis::secs(100),
                 reason: Reason::NotPlannedYet,
             },
-            started: started_s.map(Millis::secs),
-            ended: Millis::secs(ended_s),
+            started,
+            ended,
             exit: Some(Exit::of(ExitStatus::Code(0))),
             reserved: None,
             peak: None,
@@ -872,6 +873,7 @@ mod tests {
     #[test]
     fn runs_and_waits_do_not_count_each_other() {
         let (state, over) = cancelled();
+        let attempt = |started: Option<u64>, ended| attempt(started.map(Millis::secs), Millis::secs(ended));
         // Attempts, when it was last put into the queue, when it was over; until when it ran, how long it waited, seconds.
         for (attempts, queued, over_at, until, waited) in [
             (vec![], 100, 140, None, 40),

@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn a_log_that_cannot_be_read_has_not_ended() {
         let dir = tempfile::tempdir().unwrap();
-        // Nobody answers there.
+        // No daemon listens there.
         let pumped = KeptLog::new(&dir.path().join("s"), 7).pump(&mut Vec::new()).unwrap();
         assert_eq!(pumped.failed.map(|failure| failure.code), Some(carma_cli::failure::NO_DAEMON));
         // A directory opens and gives no bytes, as a file does whose server is away.

@@ -2,7 +2,7 @@
 
 use carma_cli::failure::Failure;
 
-/// Lines about what was done. Where nobody reads them any more, or the disk that they go to is full, the work goes on.
+/// Lines about what was done. Where standard output is closed, or the disk that it goes to is full, the work goes on.
 #[derive(Debug, Default)]
 pub(crate) struct Printed {
     failed: Option<Failure>,

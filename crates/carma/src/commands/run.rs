@@ -64,7 +64,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     }
 }
 
-/// How it ends without all of the output. Where nobody reads it any more, 0 would say that the job ended with 0.
+/// How it ends without all of the output. Where standard output is closed, 0 would say that the job ended with 0.
 fn unshown(failure: Failure) -> Outcome {
     if failure.is_closed_pipe() { Ok(CLOSED) } else { Err(failure) }
 }

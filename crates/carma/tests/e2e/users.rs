@@ -57,7 +57,11 @@ fn jobs_run_as_their_owners_and_are_theirs_alone() {
     let log = daemon.show(who).log;
     let meta = std::fs::metadata(&log).unwrap();
     assert_eq!(meta.mode() & 0o777, 0o600, "a log is its owner's alone");
-    assert_eq!(meta.uid(), 0, "of a job that is over it is root's, so that nobody writes to it");
+    assert_eq!(
+        meta.uid(),
+        0,
+        "the log of a job that is over belongs to root, so that its user cannot write to it"
+    );
 
     let id = submit_as(&daemon, "carma-alice", &["--", "sh", "-c", "echo secret; sleep 600"]);
     daemon.in_state(id, "RUNNING");

@@ -102,9 +102,9 @@ for _ in range(2):
     os.rename("part", "whole")
     assert loaded("whole/model.pt")
     shutil.rmtree("whole")
-os.rename("kept", "renamed")
+os.rename("kept/", "renamed/")
 torch.save(weights, "renamed/model.pt")
-os.rename("renamed", "kept")
+os.rename("renamed/", "kept/")
 # The best is a copy of the last, and of those only the newest stay.
 for copy in (shutil.copyfile, shutil.copy, shutil.copy2):
     torch.save({"by": copy}, "last.pt")

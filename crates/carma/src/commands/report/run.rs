@@ -268,19 +268,22 @@ fn of_gpus(summary: &mut Summary, of: &Recorded, span: Span) {
     summary.energy_per_job_j = summary.energy_j / completed;
 }
 
+/// Rows that end after a time, by where the first of them is.
+fn first_after(rows: &[Row], at_ms: u64) -> usize {
+    rows.partition_point(|row| row.at_ms <= at_ms)
+}
+
 /// Those of the rows that end after the beginning of a span, and no later than it.
 pub(super) fn rows_of(rows: &[Row], span: Span) -> &[Row] {
-    let from = rows.partition_point(|row| row.at_ms <= span.since);
-    let to = rows.partition_point(|row| row.at_ms <= span.until);
-    rows.get(from..to).unwrap_or_default()
+    rows.get(first_after(rows, span.since)..first_after(rows, span.until)).unwrap_or_default()
 }
 
 /// With the row before them, where they follow it: a counter is told at the end of its row.
 fn with_the_one_before(rows: &[Row], span: Span) -> &[Row] {
-    let from = rows.partition_point(|row| row.at_ms <= span.since);
-    let before = rows[..from].last().is_some_and(|row| row.at_ms + row.span_ms > span.since);
-    let to = rows.partition_point(|row| row.at_ms <= span.until);
-    rows.get(from - usize::from(before)..to).unwrap_or_default()
+    let before = rows[..first_after(rows, span.since)].last();
+    let since =
+        before.filter(|row| row.at_ms + row.span_ms > span.since).map(|row| row.at_ms.saturating_sub(1));
+    rows_of(rows, Span { since: since.unwrap_or(span.since), ..span })
 }
 
 /// What the energy counter of a GPU went on by between the first row and the last, joules; `None`: it was not read twice. Where

@@ -41,6 +41,12 @@ def path_of(name):
     return os.path.realpath(os.fsdecode(name))
 
 
+def name_of(name):
+    """The path of a name, and not of what it leads to: of a link it is the link that is renamed."""
+    folder, last = os.path.split(os.fsdecode(name).rstrip(os.sep))
+    return os.path.join(path_of(folder or "."), last)
+
+
 def stands_for_objects(path):
     """Whether a file has in it what `torch.save` wrote."""
     try:
@@ -206,9 +212,7 @@ def renaming(kept, original):
     def rename(src, dst, **kwargs):
         if kwargs:
             return original(src, dst, **kwargs)
-        # Of a link it is the link that is renamed.
-        old, new = (os.path.join(path_of(os.path.dirname(os.fsdecode(path)) or "."), os.path.basename(os.fsdecode(path)))
-                    for path in (src, dst))
+        old, new = name_of(src), name_of(dst)
         if stands_for_objects(old):
             kept.set_aside(new)
             kept.note("written", new)
