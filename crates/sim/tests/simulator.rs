@@ -795,3 +795,43 @@ fn jobs_of_unnamed_tasks_share_as_others_do() {
     assert_eq!(times(&named), times(&unnamed));
     assert!(unnamed.summary.jobs_per_gpu > 1.5, "{:?}", unnamed.summary);
 }
+
+/// Jobs of an hour that arrive at these seconds. Their memory grows once more soon after they have loaded; the first declares so much.
+fn light(arrivals: &[u64], declared: u64) -> Workload {
+    let job = |(n, arrival): (u64, &u64)| {
+        let of = |mib| Forecasts { declared: Some(MiB(mib)), ..Forecasts::default() };
+        let task = CatalogueTask {
+            memory: vec![MiB(3_000)],
+            memory_over_time: vec![(0.0, 0.8), (0.005, 1.0)],
+            forecasts: of(if n == 0 { declared } else { 3_000 }),
+            activity: Activity { smact: Some(0.1), drama: Some(0.05), ..Activity::default() },
+            startup: Some(Millis(10_000)),
+            ..CatalogueTask::default()
+        };
+        let job = job_of_its_own_task(n, Millis::secs(3600), task);
+        WorkJob { arrival: Millis::secs(*arrival), ..job }
+    };
+    let jobs = (0..).zip(arrivals).map(job).collect();
+    Workload { name: "light".into(), users: vec!["ann".into()], jobs, notes: Vec::new() }
+}
+
+/// A job that declared nearly all of a GPU gives back what it doesn't take once its memory has stood still for a window, whether or not
+/// anything else happens then.
+#[test]
+fn a_job_that_declared_too_much_is_joined_once_its_memory_is_known() {
+    let workload = light(&[0, 20], 39_000);
+    for sharing in [SharingMode::Mps, SharingMode::TimeSlice] {
+        let run = play(&workload, &cluster("1xA100-40GB"), &setup("adaptive", sharing));
+        // It begins at 10 s, and takes the last of its memory 18 s later.
+        assert_eq!(run.jobs[1].first_start.map(|at| at.0 / 1000), Some(10 + 17 + 30), "{sharing:?}");
+    }
+}
+
+/// As in life, where the daemon plans again once a job was launched.
+#[test]
+fn light_jobs_that_come_at_once_start_at_once() {
+    let run = play(&light(&[0; 4], 3_000), &cluster("1xA100-40GB"), &setup("adaptive", SharingMode::Mps));
+    let starts: Vec<Millis> = run.jobs.iter().filter_map(|job| job.first_start).collect();
+    assert_eq!(starts.len(), 4);
+    assert!(starts.iter().all(|at| *at < Millis::secs(1)), "{starts:?}");
+}

@@ -266,6 +266,22 @@ impl Tenant {
         self.stepped.zip(risen).is_some_and(|(stepped, risen)| now.since(stepped.max(risen)) >= STEADY)
     }
 
+    /// When a look may next find that it has settled or gives memory back, if its memory does not rise before; `None`: no look will. For who
+    /// looks at GPUs when something happens, and not all the time.
+    #[must_use]
+    pub fn next_look(&self, now: Millis, options: &Options) -> Option<Millis> {
+        let (since, peak) = self.active_since.zip(self.peak)?;
+        if self.settled && self.stands_still(now, options) && self.may_release(peak, now, options) {
+            return None;
+        }
+        let begun = self.placed + self.starts_up + self.starts_up;
+        let times = [options.window, FIRST_MINUTE, options.startup_patience].map(|time| since + time);
+        let risen = self.growth.at.map(|at| [at + options.window, at + STEADY]);
+        let stepped = self.stepped.map(|at| at + STEADY);
+        let all = times.into_iter().chain([begun]).chain(risen.into_iter().flatten()).chain(stepped);
+        all.filter(|at| *at > now).min()
+    }
+
     /// Whether its memory is a measure for other jobs of its command: it makes steps, or has surely started up.
     pub(crate) fn is_representative(&self, now: Millis) -> bool {
         self.is_steady(now) || (self.settled && self.active_since.is_some_and(|at| now.since(at) >= STARTED))

@@ -44,7 +44,7 @@ impl Learner {
         Self { guesses: Guesses::new(), companies }
     }
 
-    /// Looks at all GPUs; whether something notable was learned.
+    /// Looks at all GPUs. Whether something notable was learned, and when there is more to learn, if nothing changes.
     pub(super) fn look(
         &mut self,
         now: Millis,
@@ -52,9 +52,11 @@ impl Learner {
         workload: &Workload,
         known: &mut Known,
         model: &SlowdownModel,
-    ) -> bool {
+    ) -> (bool, Option<Millis>) {
         let Self { guesses, companies } = self;
         let mut news = false;
+        let mut next: Option<Millis> = None;
+        let mut look_at = |at: Millis| next = Some(next.map_or(at, |next| next.min(at)));
         for ((id, gpu), company) in (0..).map(GpuId).zip(state.gpus()).zip(companies) {
             let at_work = gpu.tenants.iter().filter_map(|tenant| state.job(tenant.job));
             let at_work =
@@ -79,6 +81,9 @@ impl Learner {
             if jobs.iter().all(|job| known.is_active_known(job.spec.command_key)) {
                 continue;
             }
+            if company.alone.is_some() {
+                look_at(company.since + WARM_UP + PROFILE);
+            }
             let steps = (now.since(company.since).since(SETTLING).0 / ASSUME_WINDOW.0).min(MOST_STEPS);
             let seen = world.gpus[id.0 as usize].seen();
             for _ in std::mem::replace(&mut company.steps, steps)..steps {
@@ -89,7 +94,10 @@ impl Learner {
                     news |= guesses.entry(command).or_default().becomes(profile);
                 }
             }
+            if steps < MOST_STEPS {
+                look_at(company.since + SETTLING + Millis(ASSUME_WINDOW.0 * (steps + 1)));
+            }
         }
-        news
+        (news, next)
     }
 }

@@ -243,11 +243,12 @@ impl<'a> CoreScheduler<'a> {
         look
     }
 
-    /// Tells the core what was measured, if that is due; whether it was, and when it is next.
+    /// Tells the core what was measured, if that is due; whether it was, and when something is next measured or learned.
     fn measure(&mut self, now: Millis, world: &World) -> (bool, Option<Millis>) {
         let Some(outlooks) = &mut self.outlooks else { return (false, None) };
-        outlooks.learn(now, &self.state, self.workload, &mut self.known, world);
+        let learns = outlooks.learn(now, &self.state, self.workload, &mut self.known, world);
         let (due, next) = outlooks.measure(now, &self.state, world);
+        let next = [learns, next].into_iter().flatten().min();
         for input in &due {
             self.apply(now, input);
         }
@@ -463,6 +464,12 @@ impl Scheduler for CoreScheduler<'_> {
         self.observe(now, gpu, world);
     }
 
+    fn next_look(&self, now: Millis, job: JobIndex) -> Option<Millis> {
+        let placement = self.state.job(id(job)).and_then(Job::placement)?;
+        let tenants = placement.gpus.iter().filter_map(|gpu| self.state.gpu(*gpu)?.tenant(id(job)));
+        tenants.filter_map(|tenant| tenant.next_look(now, self.state.options())).min()
+    }
+
     fn stirred(&mut self, gpu: GpuIndex) {
         if self.reads_windows && !self.moving.contains(&gpu) {
             self.moving.push(gpu);
@@ -487,7 +494,11 @@ impl Scheduler for CoreScheduler<'_> {
             self.changed |= self.learned(now);
             self.plan(now)
         };
-        self.wake = [self.due, plan.wake, next].into_iter().flatten().min();
+        // By predictions a plan starts a job where nothing is asked of others yet that would join it: the daemon's next turn asks.
+        let more =
+            self.outlooks.is_some() && plan.actions.iter().any(|it| matches!(it, Action::Launch { .. }));
+        let again = more.then_some(now + Millis(1));
+        self.wake = [self.due, plan.wake, next, again].into_iter().flatten().min();
         let mut decisions = Vec::with_capacity(plan.actions.len());
         for action in plan.actions {
             let action = Box::new(action);
@@ -568,17 +579,17 @@ mod tests {
 
     /// What is known and assumed of each task's SMs, whenever something is decided.
     #[derive(Default)]
-    struct Activities(Vec<Vec<(bool, Option<f64>)>>);
+    struct Activities(Vec<(Millis, Vec<(bool, Option<f64>)>)>);
 
     impl Notes for Activities {
-        fn decided(&mut self, core: &CoreScheduler<'_>, _: Millis, _: &[Decision], _: &World) {
+        fn decided(&mut self, core: &CoreScheduler<'_>, now: Millis, _: &[Decision], _: &World) {
             let guesses = &core.outlooks.as_ref().unwrap().activity.guesses;
             let of = |command: &u64| {
                 let assumed =
                     guesses.get(command).and_then(|guess| Some(guess.profile().metrics.smact_pct?.mean));
                 (core.known.is_active_known(*command), assumed)
             };
-            self.0.push(core.commands.iter().map(of).collect());
+            self.0.push((now, core.commands.iter().map(of).collect()));
         }
     }
 
@@ -606,8 +617,11 @@ mod tests {
             };
             Arc::new(CatalogueTask { name: name.into(), activity, ..CatalogueTask::default() })
         };
-        let jobs =
-            vec![job(&task("a", 0.2), 0, 400), job(&task("b", 0.1), 0, 500), job(&task("c", 0.5), 2000, 100)];
+        let jobs = vec![
+            job(&task("a", 0.2), 0, 400),
+            job(&task("b", 0.1), 60, 500),
+            job(&task("c", 0.5), 2000, 100),
+        ];
         let workload = Workload { users: vec!["u".into()], jobs, ..Workload::default() };
         let cluster = Cluster::parse("1xH200", &GpuTypes::built_in()).unwrap();
         let knowledge = Knowledge { tasks: TasksKnown::Learned, ..Knowledge::default() };
@@ -616,14 +630,38 @@ mod tests {
         let workload = complete(&workload, &cluster, SharingMode::Mps);
         let (_, Activities(seen)) = play(&workload, &cluster, &setup, Activities::default());
         // The first was alone until the second came, whose part of what the GPU does is 10 points, where a typical task does 40.
-        let mut assumed = seen.iter().rev().filter_map(|seen| match seen[..] {
+        let mut assumed = seen.iter().rev().filter_map(|(_, seen)| match seen[..] {
             [(true, None), (false, Some(second)), (false, None)] => Some(second),
             _ => None,
         });
         let last = assumed.next().unwrap_or_else(|| panic!("{seen:?}"));
         assert!((9.5..10.5).contains(&last), "{last}");
         // The second is alone when the first has ended, and so is the third.
-        assert_eq!(seen.last().unwrap()[..], [(true, None); 3]);
+        assert_eq!(seen.last().unwrap().1[..], [(true, None); 3]);
+    }
+
+    /// What is learned of a task alone does not wait for something else to happen, and is not held up by a neighbour that still loads.
+    #[test]
+    fn a_task_is_known_as_soon_as_it_was_alone_for_long_enough() {
+        let task = |name: &str, startup| {
+            let activity =
+                Activity { smact: Some(0.1), smocc: Some(0.05), drama: Some(0.05), ..Activity::default() };
+            let startup = Some(Millis::secs(startup));
+            Arc::new(CatalogueTask { name: name.into(), activity, startup, ..CatalogueTask::default() })
+        };
+        let (first, second) = (job(&task("a", 10), 0, 400), job(&task("b", 30), 12, 400));
+        let cluster = Cluster::parse("1xH200", &GpuTypes::built_in()).unwrap();
+        let knowledge = Knowledge { tasks: TasksKnown::Learned, ..Knowledge::default() };
+        let policy = presets::by_name("adaptive").unwrap();
+        let setup = Setup { knowledge, ..Setup::new(policy, SharingMode::Mps, None, 1) };
+        for jobs in [vec![first.clone()], vec![first, second]] {
+            let workload = Workload { users: vec!["u".into()], jobs, ..Workload::default() };
+            let workload = complete(&workload, &cluster, SharingMode::Mps);
+            let (run, Activities(seen)) = play(&workload, &cluster, &setup, Activities::default());
+            assert!(run.jobs.iter().all(|job| job.first_start < Some(Millis::secs(20))), "together");
+            let known = seen.iter().find(|(_, tasks)| tasks[0].0).map(|(at, _)| *at);
+            assert_eq!(known, Some(Millis::secs(10 + 15)));
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ enum What {
     Arrival,
     /// A job that was being suspended is off its GPUs.
     Off(JobIndex, u32),
-    /// A job has been seen at work for a whole window.
+    /// A job has been seen at work for a whole window, or another look may show more of it.
     Settled(JobIndex, u32),
     /// The scheduler wanted to be asked.
     Wake,
@@ -70,6 +70,8 @@ pub(super) struct Account {
     pub(super) evictions: u32,
     pub(super) growth_guard: u32,
     shared: bool,
+    /// When it is looked at although nothing happens, the last such look that is planned.
+    look: Option<u64>,
     /// It was taken off its GPUs and goes on where it was.
     suspended: bool,
     /// Memory that it had on its GPUs when it was last suspended.
@@ -159,7 +161,10 @@ impl<'a> Engine<'a> {
                 let reached = self.world.reach(now, job);
                 match reached {
                     Ok(Reached::End) => self.leave(now, job, Left::Completed),
-                    Ok(Reached::Memory) => self.see(now, job),
+                    Ok(Reached::Memory) => {
+                        self.see(now, job);
+                        self.look_again(now, job);
+                    }
                     Err(overflow) => self.overflow(now, job, overflow),
                 }
                 self.collect();
@@ -172,9 +177,7 @@ impl<'a> Engine<'a> {
                 match self.world.activate(now, job) {
                     Ok(()) => {
                         self.see(now, job);
-                        let settled = now + self.setup.options.window.0;
-                        self.heap
-                            .push(Reverse((settled, What::Settled(job, self.ledger[job as usize].attempts))));
+                        self.look_at(now + self.setup.options.window.0, job);
                     }
                     Err(overflow) => self.overflow(now, job, overflow),
                 }
@@ -209,6 +212,7 @@ impl<'a> Engine<'a> {
                     && self.ledger[job as usize].attempts == attempt;
                 if still {
                     self.see(now, job);
+                    self.look_again(now, job);
                 }
                 still
             }
@@ -234,6 +238,21 @@ impl<'a> Engine<'a> {
             self.looking = true;
             self.heap.push(Reverse((now + LOOK_MS, What::Look)));
         }
+    }
+
+    /// Plans the next look at a job's GPUs that may show something, where none is planned before.
+    fn look_again(&mut self, now: u64, job: JobIndex) {
+        let planned = self.ledger[job as usize].look.filter(|at| *at > now);
+        let next = self.scheduler.next_look(Millis(now), job);
+        if let Some(Millis(at)) = next.filter(|next| planned.is_none_or(|planned| next.0 < planned)) {
+            self.look_at(at, job);
+        }
+    }
+
+    fn look_at(&mut self, at: u64, job: JobIndex) {
+        let account = &mut self.ledger[job as usize];
+        account.look = Some(at);
+        self.heap.push(Reverse((at, What::Settled(job, account.attempts))));
     }
 
     /// Shows the scheduler the GPUs of a job.
@@ -274,8 +293,8 @@ impl<'a> Engine<'a> {
             Left::OutOfMemory(overflow) => {
                 account.ooms += 1;
                 account.first_oom.get_or_insert(now);
-                let lost = now - account.last_start.unwrap_or(now);
-                account.oom_exec += account.last_exec;
+                let lost = account.last_exec;
+                account.oom_exec += lost;
                 account.last_exec = 0;
                 self.ooms.push(Oom {
                     at: Millis(now),
@@ -283,7 +302,7 @@ impl<'a> Engine<'a> {
                     task: self.workload.jobs[job as usize].task.name.to_string(),
                     gpu: overflow.gpu,
                     wanted: MiB(overflow.wanted),
-                    free: MiB(overflow.free),
+                    free: MiB(overflow.free.saturating_sub(overflow.held)),
                     lost: Millis(lost),
                 });
             }

@@ -89,7 +89,7 @@ pub struct Oom {
     pub wanted: MiB,
     /// What was free besides what it held.
     pub free: MiB,
-    /// Run time lost.
+    /// Run time lost: all of the attempt, also before it was suspended or preempted.
     pub lost: Millis,
 }
 

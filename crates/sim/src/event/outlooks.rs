@@ -17,7 +17,7 @@ use carma_core::{Input, State};
 use carma_interference::assumed::typical;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook::{self, Answered, Models, Together};
+use carma_interference::outlook::{self, Answered, Models, SETTLING, Together};
 use carma_interference::profile::{Metrics, Profile, Rate, RateSource, Stat};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ pub(crate) struct Outlooks {
     holds_until: Millis,
     /// Of each GPU: who is there, and since when all of them compute; `None`: one still loads.
     company: Vec<(Vec<JobIndex>, Option<Millis>)>,
-    /// GPUs whose company is new: what it does to each other is not learned yet.
+    /// GPUs whose company is new: what its members do to each other is not learned yet.
     new: BTreeSet<GpuIndex>,
     /// Of each job: beside the company of when its progress was measured, and how often. A limit asks for twice.
     measured: Vec<(Millis, u64)>,
@@ -82,7 +82,7 @@ impl Outlooks {
         }
     }
 
-    /// Learns from companies that are new, and where nothing is said of tasks, what they do.
+    /// Learns from companies that are new, and where nothing is said of tasks, what they do. When there is more to learn, if nothing changes.
     pub(crate) fn learn(
         &mut self,
         now: Millis,
@@ -90,15 +90,29 @@ impl Outlooks {
         workload: &Workload,
         known: &mut Known,
         world: &World,
-    ) {
-        if known.learns_tasks() && self.activity.look(now, (state, world), workload, known, &self.model) {
-            // No answer holds.
-            (self.learned, self.holds_until) = (true, Millis::ZERO);
+    ) -> Option<Millis> {
+        let mut next = None;
+        if known.learns_tasks() {
+            let (news, more) = self.activity.look(now, (state, world), workload, known, &self.model);
+            next = more;
+            if news {
+                // No answer holds.
+                (self.learned, self.holds_until) = (true, Millis::ZERO);
+            }
         }
         let alone = FromTrace { workload, known, guesses: &self.activity.guesses };
         for gpu in std::mem::take(&mut self.new) {
-            let Some(there) = state.gpu(GpuId(gpu)) else { continue };
-            if there.tenants.len() < 2 || self.company[gpu as usize].1.is_none() {
+            let (Some(there), Some(since)) = (state.gpu(GpuId(gpu)), self.company[gpu as usize].1) else {
+                continue;
+            };
+            if there.tenants.len() < 2 {
+                continue;
+            }
+            // The first measurement of progress beside each other.
+            let due = since + SETTLING + state.options().slowdown_window;
+            if now < due {
+                self.new.insert(gpu);
+                next = Some(next.map_or(due, |next: Millis| next.min(due)));
                 continue;
             }
             let jobs: Vec<&Job> = there.tenants.iter().filter_map(|t| state.job(t.job)).collect();
@@ -116,6 +130,7 @@ impl Outlooks {
                 self.learned |= matches!(learned, Some(Ok(())));
             }
         }
+        next
     }
 
     /// Whether answers are to be made anew: the model has learned, and they have held for a while.
@@ -201,7 +216,7 @@ impl Outlooks {
 
 /// A prediction with the errors that are asked for: the same for each task of the same company.
 fn wrong(mut outlook: Outlook, errors: &Errors) -> Outlook {
-    if *errors == Errors::default() {
+    if errors.progress == 0.0 {
         return outlook;
     }
     let all = outlook.there.with(outlook.newcomer);

@@ -50,6 +50,11 @@ pub(crate) trait Scheduler {
     /// Memory or jobs on a GPU changed: a monitor would see it.
     fn changed(&mut self, now: Millis, gpu: GpuIndex, world: &World);
 
+    /// When a look at the GPUs of a job at work may next show something although nothing happens; `None`: it won't.
+    fn next_look(&self, _now: Millis, _job: JobIndex) -> Option<Millis> {
+        None
+    }
+
     /// The activity of a GPU changed.
     fn stirred(&mut self, _gpu: GpuIndex) {}
 

@@ -38,6 +38,10 @@ impl<N: Notes> Scheduler for Watched<'_, N> {
         self.core.changed(now, gpu, world);
     }
 
+    fn next_look(&self, now: Millis, job: JobIndex) -> Option<Millis> {
+        self.core.next_look(now, job)
+    }
+
     fn decide(&mut self, now: Millis, world: &World) -> Vec<Decision> {
         let decisions = self.core.decide(now, world);
         self.notes.decided(&self.core, now, &decisions, world);

@@ -150,6 +150,8 @@ pub(crate) struct Overflow {
     pub(crate) wanted: u64,
     /// What it could have held.
     pub(crate) free: u64,
+    /// What it held.
+    pub(crate) held: u64,
     /// Whether its own cap stopped it.
     pub(crate) capped: bool,
 }
@@ -289,9 +291,14 @@ impl World {
         MiB(at.and_then(|at| job.held.get(at)).copied().unwrap_or(0))
     }
 
-    /// Whether a job is the only one on all of its GPUs.
+    /// Whether a job is the only one on all of its GPUs, but for those that load and have touched none yet.
     pub(crate) fn is_alone(&self, job: JobIndex) -> bool {
-        self.jobs[job as usize].gpus.iter().all(|gpu| self.gpus[*gpu as usize].tenants.len() == 1)
+        let is_absent = |other: &JobIndex| {
+            let other = &self.jobs[*other as usize];
+            other.stage == Stage::Starting && other.held.iter().all(|held| *held == 0)
+        };
+        let mut gpus = self.jobs[job as usize].gpus.iter().map(|gpu| &self.gpus[*gpu as usize]);
+        gpus.all(|gpu| gpu.tenants.iter().all(|other| *other == job || is_absent(other)))
     }
 
     /// Milestones that moved since the last call.
@@ -398,6 +405,7 @@ impl World {
                     gpu: *gpu,
                     wanted: wanted(at),
                     free: room.min(cap),
+                    held: *held,
                     capped: cap < room,
                 });
             }

@@ -667,7 +667,7 @@ pub struct OomRow {
     pub wanted_mib: MiB,
     /// What was free besides what it held.
     pub free_mib: MiB,
-    /// Run time lost.
+    /// Run time lost: all of the attempt, also before it was suspended or preempted.
     pub lost_s: Seconds,
 }
 

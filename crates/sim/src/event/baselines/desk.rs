@@ -226,7 +226,7 @@ mod tests {
         let small = task("small", 1000, 0.1, 0.1);
         let jobs = workload(&[(0, 1, 1, &small), (0, 1, 1, &small)]);
         let mut desk = Desk::new(&jobs, &cluster("1xCUSTOM-40GB"), SharingMode::Mps);
-        let out = Left::OutOfMemory(Overflow { gpu: 0, wanted: 2000, free: 1000, capped: false });
+        let out = Left::OutOfMemory(Overflow { gpu: 0, wanted: 2000, free: 1000, held: 0, capped: false });
         desk.came(0);
         desk.came(1);
         desk.start(0, vec![0], desk.terms(1.0));
