@@ -47,7 +47,7 @@ impl Unit {
         }
     }
 
-    fn text(self, joules: f64) -> String {
+    pub(super) fn text(self, joules: f64) -> String {
         let Self { name, joules: one, digits } = self;
         format!("{:.digits$} {name}", joules / one)
     }

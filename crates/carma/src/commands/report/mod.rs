@@ -5,7 +5,7 @@ mod run;
 mod table;
 
 use super::Context;
-use super::usage::energy;
+use super::usage::{Unit, energy};
 use crate::cli::ReportArgs;
 use carma_api::VERSION;
 use carma_api::record::RecordReply;
@@ -265,7 +265,11 @@ fn summary(
         Right("JOBS/GPU"),
     ];
     let mut table = Table::new(columns, screen);
-    for run in [Some(run), exclusive].into_iter().flatten() {
+    let runs = || [Some(run), exclusive].into_iter().flatten();
+    // One unit, so that the rows can be compared.
+    let energies = runs().map(|run| run.summary.energy_j).filter(|energy| energy.is_finite());
+    let unit = Unit::of(energies.fold(0.0, f64::max));
+    for run in runs() {
         let s = &run.summary;
         table.row([
             run.policy.clone(),
@@ -274,7 +278,7 @@ fn summary(
             time(s.jct_s.mean),
             share(s.slowdown.mean),
             s.oom.to_string(),
-            known(s.energy_j, &energy),
+            known(s.energy_j, &|joules| unit.text(joules)),
             share(s.smact),
             known(s.memory_mib, &|mib| MiB(mib as u64).to_string()),
             known(s.power_w, &|w| format!("{w:.0} W")),
