@@ -26,7 +26,7 @@ use crate::run::watch::{self, Event, Watcher};
 use crate::run_time::Durations;
 use crate::sampler::{Board, Look, Placed, Roster, Tenants};
 use crate::slowdown::Slowdowns;
-use crate::submission::{check_request, new_job, size_without_env};
+use crate::submission::{Submission, new_job};
 use crate::waiters::Waiters;
 use carma_api::VERSION;
 use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitRequest};
@@ -43,8 +43,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Messages taken in one turn at most, so that answers do not wait for ever.
+/// Messages taken in one turn at most, so that answers do not wait for ever: those who are refused ask again within the turn.
 const TURN: usize = 512;
+/// How long messages are taken in one turn, about.
+const TURN_TAKES: Duration = Duration::from_millis(20);
 /// Jobs of the queue whose submissions are read again after a restart.
 const TOLD_AGAIN: usize = 1000;
 /// How long an end waits for a look from after it. A driver that hangs must not keep jobs from ending.
@@ -331,12 +333,13 @@ impl Engine {
             for input in std::mem::take(&mut self.retry) {
                 self.apply(input);
             }
-            let mut taken = 0;
+            let (mut taken, began) = (0, Instant::now());
             let mut next = first.ok();
             while let Some(message) = next {
                 stop |= self.handle(message);
                 taken += 1;
-                next = if taken < TURN { self.inbox.try_recv().ok() } else { None };
+                let more = taken < TURN && began.elapsed() < TURN_TAKES;
+                next = if more { self.inbox.try_recv().ok() } else { None };
             }
             self.bury();
             self.plan();
@@ -480,7 +483,7 @@ impl Engine {
     /// Handles a message; `true`: stop.
     fn handle(&mut self, message: Message) -> bool {
         match message {
-            Message::Submit(request, peer, answer) => self.submit(*request, &peer, answer),
+            Message::Submit(submission, peer, answer) => self.submit(*submission, &peer, answer),
             Message::Order(order, peer, answer) => self.order(order, &peer, answer),
             Message::Context(probe, peer, answer) => match self.context(&probe, &peer) {
                 Ok(reply) => self.defer(answer, reply),
@@ -521,24 +524,25 @@ impl Engine {
         false
     }
 
-    fn submit(&mut self, request: SubmitRequest, peer: &Peer, answer: Answer<SubmitReply>) {
-        match self.try_submit(request, peer) {
+    fn submit(&mut self, submission: Submission, peer: &Peer, answer: Answer<SubmitReply>) {
+        match self.try_submit(submission, peer) {
             Ok(reply) => self.defer(answer, reply),
             Err(refused) => drop(answer.send(Err(refused))),
         }
     }
 
-    fn try_submit(&mut self, mut request: SubmitRequest, peer: &Peer) -> Result<SubmitReply, Refused> {
+    fn try_submit(&mut self, submission: Submission, peer: &Peer) -> Result<SubmitReply, Refused> {
         if let Some(uid) = self.parts.only_uid
             && peer.user.uid != uid
         {
             let text = format!("this carma runs as user {uid} and takes that user's jobs only");
             return Err(Refused::new(403, "not_allowed", text));
         }
-        check_request(&request)?;
-        self.check_host_limits(&request)?;
+        self.check_host_limits(submission.request())?;
         let uid = peer.user.uid;
-        quota::check(&request, uid, &peer.limits, self.state.usage(uid), &self.submissions)?;
+        quota::may_now(&submission, uid, &peer.limits, self.state.usage(uid), &self.submissions)?;
+        let rest = submission.rest();
+        let mut request = submission.into_request();
         self.allow(uid, &peer.limits);
         let most = peer.limits.log_size.map(|most| most.0);
         request.log_limit_mib = request.log_limit_mib.into_iter().chain(most).min();
@@ -559,7 +563,7 @@ impl Engine {
         self.try_apply(Input::Submitted(Box::new(new)))?;
         let unbounded = self.state.job(id).and_then(|job| self.state.unbounded(job));
         self.parts.memory.await_news(id, &request, peer.user.uid);
-        self.submissions.add(id, uid, &request.env, size_without_env(&request));
+        self.submissions.add(id, uid, &request.env, rest);
         self.submitted.insert(id, Instant::now());
         let log_kept = request.output.is_none();
         let stored = StoredJob {
@@ -779,7 +783,7 @@ impl Engine {
             let text = format!("job {job} belongs to another user, who must submit it again");
             return Err(Refused::new(403, "not_allowed", text));
         }
-        let reply = self.try_submit(stored.request, peer)?;
+        let reply = self.try_submit(Submission::check(stored.request, &peer.limits)?, peer)?;
         Ok((reply.id, format!("job {job} is submitted again as job {}", reply.id)))
     }
 

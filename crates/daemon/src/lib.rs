@@ -34,7 +34,7 @@ pub mod run_time;
 pub mod sampler;
 pub mod serve;
 pub mod slowdown;
-mod submission;
+pub mod submission;
 pub mod view;
 pub mod waiters;
 

@@ -5,9 +5,8 @@ use crate::run::launch::Outcome;
 use crate::run::suspend;
 use crate::run::watch::Event;
 use crate::slowdown::Subject;
-use carma_api::wire::{
-    ContextProbe, DoneReply, LaunchStats, MemoryReply, SlowdownsReply, SubmitReply, SubmitRequest,
-};
+use crate::submission::Submission;
+use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, MemoryReply, SlowdownsReply, SubmitReply};
 use carma_core::input::Rejected;
 use carma_core::model::{JobId, User};
 use carma_core::state::State;
@@ -92,7 +91,7 @@ pub type Answer<T> = oneshot::Sender<Result<T, Refused>>;
 /// What the engine is told.
 pub enum Message {
     /// A job is submitted.
-    Submit(Box<SubmitRequest>, Peer, Answer<SubmitReply>),
+    Submit(Box<Submission>, Peer, Answer<SubmitReply>),
     /// An order is given.
     Order(Order, Peer, Answer<DoneReply>),
     /// A probe measured a CUDA context.

@@ -2,7 +2,7 @@
 
 use crate::config::limits::UserLimits;
 use crate::messages::Refused;
-use crate::submission::size_without_env;
+use crate::submission::Submission;
 use carma_api::wire::SubmitRequest;
 use carma_core::model::JobId;
 use carma_core::state::Usage;
@@ -82,19 +82,17 @@ fn amount(bytes: u64) -> String {
     }
 }
 
-/// Whether a user may submit this job now.
+/// Bytes of a size in a configuration.
+const fn bytes(mib: MiB) -> u64 {
+    mib.0.saturating_mul(1 << 20)
+}
+
+/// Whether a user may submit this job at all.
 ///
 /// # Errors
-/// 403 for what the user may never have, 429 for what is too much now: which limit, how much there is, what to do.
-pub fn check(
-    request: &SubmitRequest,
-    uid: u32,
-    limits: &UserLimits,
-    usage: Usage,
-    submissions: &Submissions,
-) -> Result<(), Refused> {
+/// 403 for what the user may never have: which limit, how much there is, what to do.
+pub fn may_ever(request: &SubmitRequest, limits: &UserLimits) -> Result<(), Refused> {
     let never = |text: String| Err(Refused::new(403, "not_allowed", text));
-    let later = |text: String| Err(Refused::new(429, "limit", text));
     let (priority, min, max) = (request.priority, limits.priority_min, limits.priority_max);
     if priority > max {
         return never(format!(
@@ -115,7 +113,6 @@ pub fn check(
     if limits.running_jobs == Some(0) {
         return never("you may run no jobs here (limits.running-jobs = 0): ask the administrator".into());
     }
-    let bytes = |mib: MiB| mib.0.saturating_mul(1 << 20);
     let own = size(&request.env);
     if let Some(most) = limits.environment.filter(|most| own > bytes(*most)) {
         return never(format!(
@@ -123,13 +120,28 @@ pub fn check(
             amount(own)
         ));
     }
+    Ok(())
+}
+
+/// Whether a user may submit this job now.
+///
+/// # Errors
+/// 429 for what is too much now: which limit, how much there is, what to do.
+pub fn may_now(
+    submission: &Submission,
+    uid: u32,
+    limits: &UserLimits,
+    usage: Usage,
+    submissions: &Submissions,
+) -> Result<(), Refused> {
+    let later = |text: String| Err(Refused::new(429, "limit", text));
     if let Some(most) = limits.pending_jobs.filter(|most| usage.waiting >= *most) {
         return later(format!(
             "you have {} jobs waiting, and {most} may (limits.pending-jobs): submit more when some have started, or cancel some",
             usage.waiting
         ));
     }
-    let all = submissions.with(uid, &request.env, size_without_env(request));
+    let all = submissions.with(uid, &submission.request().env, submission.rest());
     if let Some(most) = limits.environment_total.filter(|most| all > bytes(*most)) {
         return later(format!(
             "with this job the environments and commands of your jobs would take {}, and {most} is allowed (limits.environment-total): submit it when some are over, or give jobs the same environment, which counts once",
@@ -145,6 +157,17 @@ mod tests {
 
     fn env(key: &str, kib: usize) -> BTreeMap<String, String> {
         BTreeMap::from([(key.to_owned(), "x".repeat(kib * 1024))])
+    }
+
+    fn check(
+        request: &SubmitRequest,
+        uid: u32,
+        limits: &UserLimits,
+        usage: Usage,
+        submissions: &Submissions,
+    ) -> Result<u64, Refused> {
+        let submission = Submission::check(request.clone(), limits)?;
+        may_now(&submission, uid, limits, usage, submissions).map(|()| submission.rest())
     }
 
     fn refused(request: &SubmitRequest, limits: &UserLimits, usage: Usage) -> (u16, String) {
@@ -172,7 +195,7 @@ mod tests {
     #[test]
     fn a_refusal_says_the_limit_the_number_and_what_to_do() {
         let (limits, none) = (UserLimits::default(), Usage::default());
-        let job = SubmitRequest::default;
+        let job = || SubmitRequest { command: vec!["x".into()], cwd: "/".into(), ..SubmitRequest::default() };
         assert!(check(&job(), 1, &limits, none, &Submissions::default()).is_ok());
         let (status, text) = refused(&SubmitRequest { priority: i32::MAX, ..job() }, &limits, none);
         assert!(status == 403 && text.contains("2147483647 is above 0"), "{text}");
@@ -201,10 +224,10 @@ mod tests {
         assert!(check(&large, 2, &limits, none, &submissions).is_ok());
         // What is no environment counts for each job.
         let mut submissions = Submissions::default();
-        let long = SubmitRequest { command: vec!["x".repeat(1_000_000)], ..job() };
+        let long = SubmitRequest { command: vec!["x".repeat(100_000); 10], ..job() };
         for n in 0..67 {
-            assert!(check(&long, 1, &limits, none, &submissions).is_ok(), "{n}");
-            submissions.add(JobId(n), 1, &long.env, size_without_env(&long));
+            let rest = check(&long, 1, &limits, none, &submissions).unwrap();
+            submissions.add(JobId(n), 1, &long.env, rest);
         }
         let refused = check(&long, 1, &limits, none, &submissions).unwrap_err();
         assert!(

@@ -1,6 +1,8 @@
 //! What is checked of a submission before the core sees it, and the job that the core gets.
 
+use crate::config::limits::UserLimits;
 use crate::messages::Refused;
+use crate::quota;
 use carma_api::parse;
 use carma_api::wire::SubmitRequest;
 use carma_core::model::{Forecasts, JobId, NewJob, Request, User};
@@ -8,6 +10,7 @@ use carma_core::units::{Fraction, Millis};
 use carma_memory::history::doing;
 use fnv::FnvHasher;
 use std::hash::Hasher as _;
+use std::io;
 
 /// Longest path that the kernel takes, bytes (`PATH_MAX`, its end not counted).
 const LONGEST_PATH: usize = 4095;
@@ -19,14 +22,100 @@ const LARGEST_REST: u64 = 2 << 20;
 /// Longest name of a job, bytes.
 const LONGEST_NAME: usize = 200;
 
-/// What a submission takes beside its environment, as the journal has it, bytes.
-pub(crate) fn size_without_env(request: &SubmitRequest) -> u64 {
-    let size = |json: serde_json::Result<Vec<u8>>| json.map_or(0, |json| json.len() as u64);
-    size(serde_json::to_vec(request)).saturating_sub(size(serde_json::to_vec(&request.env)))
+/// Values of a submission (words, variables, what was estimated), about: each takes memory of its own, however short it is.
+const MOST_VALUES: usize = 100_000;
+
+/// A submission that was found to be in order, as far as that can be said without the state.
+pub struct Submission {
+    request: SubmitRequest,
+    rest: u64,
 }
 
-/// What the core cannot know to be wrong.
-pub(crate) fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
+impl Submission {
+    /// Reads and checks one. It takes time in proportion to its size.
+    ///
+    /// # Errors
+    /// 400 for what is not understood or cannot be, 403 for what the user may never have.
+    pub fn read(body: &[u8], limits: &UserLimits) -> Result<Self, Refused> {
+        let bad = |text: String| Refused::new(400, "bad_request", text);
+        if values(body) > MOST_VALUES {
+            return Err(bad(format!(
+                "the submission has more than {MOST_VALUES} words and variables: give the job's arguments in a file, or unset what it does not need"
+            )));
+        }
+        let request = serde_json::from_slice(body)
+            .map_err(|e| bad(format!("the submission is not understood: {e}")))?;
+        Self::check(request, limits)
+    }
+
+    /// Checks one that was read.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn check(request: SubmitRequest, limits: &UserLimits) -> Result<Self, Refused> {
+        let rest = size_without_env(&request);
+        check_request(&request, rest)?;
+        quota::may_ever(&request, limits)?;
+        Ok(Self { request, rest })
+    }
+
+    /// What is submitted.
+    #[must_use]
+    pub const fn request(&self) -> &SubmitRequest {
+        &self.request
+    }
+
+    /// What it takes beside its environment, as the journal has it, bytes.
+    #[must_use]
+    pub const fn rest(&self) -> u64 {
+        self.rest
+    }
+
+    /// Gives up what is known of it.
+    #[must_use]
+    pub fn into_request(self) -> SubmitRequest {
+        self.request
+    }
+}
+
+/// How many values a text in JSON has, about: the commas outside of its strings.
+fn values(json: &[u8]) -> usize {
+    let (mut quoted, mut escaped, mut commas) = (false, false, 0);
+    for byte in json {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' => escaped = quoted,
+            b'"' => quoted = !quoted,
+            b',' if !quoted => commas += 1,
+            _ => {}
+        }
+    }
+    commas
+}
+
+/// Bytes that something takes as JSON.
+fn size(value: &impl serde::Serialize) -> u64 {
+    struct Count(u64);
+    impl io::Write for Count {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len() as u64;
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut count = Count(0);
+    // What cannot be written as JSON is written nowhere.
+    serde_json::to_writer(&mut count, value).map_or(0, |()| count.0)
+}
+
+fn size_without_env(request: &SubmitRequest) -> u64 {
+    size(request).saturating_sub(size(&request.env))
+}
+
+/// What the core cannot know to be wrong. `rest`: what it takes beside its environment.
+fn check_request(request: &SubmitRequest, rest: u64) -> Result<(), Refused> {
     let bad = |text: String| Err(Refused::new(400, "bad_request", text));
     if request.command.first().is_none_or(String::is_empty) {
         return bad(
@@ -93,12 +182,11 @@ pub(crate) fn check_request(request: &SubmitRequest) -> Result<(), Refused> {
             at + 1
         ));
     }
-    let size = size_without_env(request);
-    if size > LARGEST_REST {
+    if rest > LARGEST_REST {
         return bad(format!(
             "the job takes {} KiB beside its environment, and {} are allowed: shorten its command, or give \
              arguments in a file",
-            size.div_ceil(1024),
+            rest.div_ceil(1024),
             LARGEST_REST / 1024
         ));
     }
@@ -195,11 +283,12 @@ mod tests {
     #[test]
     fn nonsense_is_refused_before_the_journal() {
         let good = SubmitRequest { command: vec!["true".into()], cwd: "/".into(), ..Default::default() };
-        assert!(check_request(&good).is_ok());
+        let check = |request: &SubmitRequest| Submission::check(request.clone(), &UserLimits::NONE);
+        assert!(check(&good).is_ok());
         let saves = SubmitRequest { checkpoint_signal: Some(CheckpointSignal::Usr1), ..good.clone() };
-        assert!(check_request(&saves).is_ok());
+        assert!(check(&saves).is_ok());
         let long = SubmitRequest { output: Some(format!("/{}", "x".repeat(4094))), ..good.clone() };
-        assert!(check_request(&long).is_ok());
+        assert!(check(&long).is_ok());
         for bad in [
             SubmitRequest { command: vec![], ..good.clone() },
             SubmitRequest { command: vec!["a\0b".into()], ..good.clone() },
@@ -221,7 +310,32 @@ mod tests {
             SubmitRequest { grace_ms: Some(3_600_001), ..saves.clone() },
             SubmitRequest { grace_ms: Some(0), ..saves.clone() },
         ] {
-            assert_eq!(check_request(&bad).unwrap_err().status, 400);
+            assert_eq!(check(&bad).err().unwrap().status, 400);
         }
+    }
+
+    #[test]
+    fn very_many_words_are_refused_before_they_are_read() {
+        let read = |body: &str| Submission::read(body.as_bytes(), &UserLimits::NONE).err().map(|e| e.text);
+        let of = |words: usize| format!(r#"{{"cwd":"/","command":["x"{}]}}"#, r#","x""#.repeat(words - 1));
+        assert_eq!(read(&of(99_999)), None);
+        let many = "more than 100000 words and variables";
+        assert!(read(&of(200_000)).is_some_and(|text| text.contains(many)));
+        let reasons = format!(r#"{{"estimates":[{{"reasons":[1{}]}}]}}"#, ",1".repeat(100_001));
+        assert!(read(&reasons).is_some_and(|text| text.contains(many)));
+        // Commas of a word are none of these, whatever else is in it.
+        let commas = format!(r#"{{"cwd":"/","command":["\\\"{}\\"]}}"#, ",".repeat(100_001));
+        assert_eq!(read(&commas), None);
+    }
+
+    #[test]
+    fn a_submission_is_as_large_as_the_journal_has_it() {
+        let env = [("A".to_owned(), "\u{1}\"".repeat(9))].into();
+        let command = vec!["é\n".repeat(1000); 3];
+        let request = SubmitRequest { command, cwd: "/".into(), env, ..Default::default() };
+        let alone = SubmitRequest { env: Default::default(), ..request.clone() };
+        let stored = serde_json::to_vec(&alone).unwrap().len() as u64;
+        // `{}` is there in place of the environment.
+        assert_eq!(Submission::check(request, &UserLimits::NONE).ok().unwrap().rest(), stored - 2);
     }
 }

@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Connections that a user holds until this is dropped.
 struct Held {
@@ -169,6 +169,51 @@ fn jobs_get_answers_while_many_requests_of_one_user_are_half_sent() {
     assert!(late > 0 && late + busy == answers.len(), "{answers:?}");
 }
 
+/// A request that is written here, on a connection of its own.
+fn ask(daemon: &Daemon, request: &str) -> UnixStream {
+    let mut stream = UnixStream::connect(daemon.socket()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(90))).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    stream
+}
+
+fn answer_of(mut stream: UnixStream) -> String {
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+#[test]
+fn submissions_that_are_refused_keep_nobody_waiting() {
+    let daemon = Setup::new("virtual:1xA100-40GB").start();
+    let body = format!(r#"{{"cwd":"/","command":["x"{}]}}"#, r#","x""#.repeat(900_000));
+    let head = "POST /v1/jobs HTTP/1.1\r\nhost: carma\r\nconnection: close\r\ncontent-length";
+    let request = format!("{head}: {}\r\n\r\n{body}", body.len());
+    let over = AtomicBool::new(false);
+    let (over, daemon, request) = (&over, &daemon, &request);
+    std::thread::scope(|scope| {
+        for _ in 0..12 {
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let answer = answer_of(ask(daemon, request));
+                    assert!(answer.contains(" 400 "), "{answer}");
+                }
+            });
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        let waits = (0..5).map(|_| {
+            let asked = Instant::now();
+            let status = daemon.client().get::<carma_api::wire::StatusReply>("/v1/status");
+            status.map(|_| asked.elapsed())
+        });
+        let waits: Vec<_> = waits.collect();
+        over.store(true, Ordering::Relaxed);
+        let soon =
+            |wait: &Result<Duration, _>| wait.as_ref().is_ok_and(|wait| *wait < Duration::from_secs(5));
+        assert!(waits.iter().all(soon), "{waits:?}");
+    });
+}
+
 /// No descriptor is left for a connection: the daemon neither ends nor spins, and goes on when there is one.
 #[test]
 fn a_daemon_without_a_descriptor_for_a_connection_goes_on() {
@@ -314,15 +359,11 @@ fn whatever_number_is_asked_for_the_answer_is_no_failure_of_the_daemon() {
 
 /// One request, as it is written here; the answer is JSON and no failure of the daemon.
 fn fails_in_words(daemon: &Daemon, method: &str, path: &str, body: &str) {
-    let mut stream = UnixStream::connect(daemon.socket()).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(90))).unwrap();
     let request = format!(
         "{method} {path} HTTP/1.1\r\nhost: carma\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let answer = answer_of(ask(daemon, &request));
     let status: u16 = answer.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
     assert!((200..500).contains(&status), "{method} {path} {body}: {answer}\n{}", daemon.log());
     if status >= 400 {

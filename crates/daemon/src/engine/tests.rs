@@ -292,3 +292,40 @@ fn nothing_moves_beside_gpus_in_mig_mode() {
     machine.written(Input::Inventory(there));
     assert!(refused(&machine).err().is_none_or(|why| !why.contains("MIG")), "its instances are gone");
 }
+
+fn peer(uid: u32) -> Peer {
+    Peer { user: User::new(uid, "u"), gid: uid, pid: None, limits: UserLimits::NONE }
+}
+
+fn submission(request: SubmitRequest) -> Submission {
+    let request = SubmitRequest { cwd: "/".into(), ..request };
+    Submission::check(request, &UserLimits::NONE).ok().unwrap()
+}
+
+/// Those who are refused ask again at once: a turn that went on for as long as messages come would go on for ever.
+#[test]
+fn a_turn_ends_though_messages_wait() {
+    const ASKED: usize = 300;
+    let machine = Machine::new();
+    let (viewer, mut view) = oneshot::channel();
+    machine.to_engine.send(Message::View(viewer)).unwrap();
+    let mut refusals = Vec::new();
+    // Refused by the state, after much else.
+    let command = vec!["x".repeat(1000); 100];
+    let large = SubmitRequest { command, gpus: Some(u32::MAX), ..SubmitRequest::default() };
+    for _ in 0..ASKED {
+        let (answer, refusal) = oneshot::channel();
+        let submission = Box::new(submission(large.clone()));
+        machine.to_engine.send(Message::Submit(submission, peer(7), answer)).unwrap();
+        refusals.push(refusal);
+    }
+    machine.to_engine.send(Message::Stop).unwrap();
+    let slow = std::thread::spawn(move || machine.engine.run());
+    while view.try_recv().is_err() {
+        std::thread::yield_now();
+    }
+    let given = refusals.iter_mut().map(|refusal| refusal.try_recv().is_ok());
+    let refused = given.filter(|given| *given).count();
+    assert!(refused < ASKED, "{refused}");
+    slow.join().unwrap();
+}

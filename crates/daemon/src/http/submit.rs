@@ -3,18 +3,25 @@
 use super::{Answered, Failure, Shared};
 use crate::audit::{self, Act};
 use crate::messages::{Message, Peer, Refused};
+use crate::submission::Submission;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use carma_api::wire::{SubmitReply, SubmitRequest};
+use carma_api::wire::SubmitReply;
 
 /// Takes a job. The answer comes when it is on disk.
 pub(super) async fn submit(State(app): Shared, peer: Peer, body: Bytes) -> Answered<SubmitReply> {
-    let request: SubmitRequest = serde_json::from_slice(&body).map_err(|e| {
-        Failure::from(Refused::new(400, "bad_request", format!("the submission is not understood: {e}")))
-    })?;
-    let asks = peer.clone();
-    let result = app.ask(|answer| Message::Submit(Box::new(request), asks, answer)).await?;
+    // A large one takes its time, and what is refused must take none of the engine's.
+    let limits = peer.limits;
+    let read = tokio::task::spawn_blocking(move || Submission::read(&body, &limits));
+    let read = read.await.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?;
+    let result = match read {
+        Ok(submission) => {
+            let asks = peer.clone();
+            app.ask(|answer| Message::Submit(Box::new(submission), asks, answer)).await?
+        }
+        Err(refused) => Err(refused),
+    };
     audit::asked(&peer, Act::Submit, result.as_ref().map(|reply| reply.id));
     Ok(Json(result?))
 }
