@@ -214,6 +214,26 @@ fn submissions_that_are_refused_keep_nobody_waiting() {
     });
 }
 
+#[test]
+fn the_answer_of_a_request_that_has_waited_for_a_job_needs_a_turn() {
+    let daemon = Setup::new("virtual:1xA100-40GB").start();
+    let id = daemon.submit(SubmitRequest { hold: true, ..job(&["true"]) });
+    let wait = |ms| {
+        let head = "HTTP/1.1\r\nhost: carma\r\nconnection: close";
+        ask(&daemon, &format!("GET /v1/jobs/{id}/wait?timeout_ms={ms} {head}\r\n\r\n"))
+    };
+    let waiting = wait(2000);
+    // It has come, and all turns are taken by requests of which the rest does not come.
+    std::thread::sleep(Duration::from_millis(500));
+    let half = "POST /v1/jobs HTTP/1.1\r\nhost: carma\r\ncontent-length: 1000\r\n\r\n{";
+    let held: Vec<UnixStream> = (0..16).map(|_| ask(&daemon, half)).collect();
+    let answer = answer_of(waiting);
+    assert!(answer.contains(" 503 ") && answer.contains("16 requests of yours"), "{answer}");
+    drop(held);
+    let answer = answer_of(wait(1));
+    assert!(answer.contains(" 200 ") && answer.contains("\"PENDING\""), "{answer}");
+}
+
 /// No descriptor is left for a connection: the daemon neither ends nor spins, and goes on when there is one.
 #[test]
 fn a_daemon_without_a_descriptor_for_a_connection_goes_on() {

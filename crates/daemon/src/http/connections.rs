@@ -41,8 +41,8 @@ const BODY: Duration = Duration::from_secs(15);
 const ANSWER: Duration = Duration::from_secs(60);
 /// After this long, a client that does not read its answer counts as idle.
 const UNREAD: Duration = Duration::from_secs(5);
-/// Requests of one user that are worked on at a time; more wait. Those that only wait for a job do not count once they
-/// have come.
+/// Requests of one user that are worked on at a time; more wait. Those that wait for a job do not count from when they
+/// have come until it is over.
 const AT_ONCE: usize = 16;
 /// How long a request waits for its turn.
 pub(super) const TURN: Duration = Duration::from_secs(5);
@@ -65,6 +65,24 @@ pub(super) struct Turns {
     pub(super) listings: Arc<Semaphore>,
 }
 
+/// A user's turn of having a request worked on. An answer that bears one is told in it.
+pub(super) type Turn = Arc<OwnedSemaphorePermit>;
+
+impl Turns {
+    /// The turn of a request, when it has come.
+    pub(super) async fn request(&self) -> Result<Turn, Failure> {
+        match timeout(TURN, self.requests.clone().acquire_owned()).await {
+            Ok(Ok(permit)) => Ok(Arc::new(permit)),
+            Ok(Err(_)) | Err(_) => {
+                let text = format!(
+                    "carma works on {AT_ONCE} requests of yours already: try again when some are answered"
+                );
+                Err(Refused::new(503, "busy", text).into())
+            }
+        }
+    }
+}
+
 /// What a connection is doing.
 enum Stage {
     /// It waits for a request, or for the rest of a head.
@@ -72,7 +90,7 @@ enum Stage {
     /// Its request is worked on.
     Busy,
     /// Its answer is on the way. The turn is held until the client has it: what it does not read takes memory.
-    Answering { since: Instant, _turn: Option<OwnedSemaphorePermit> },
+    Answering { since: Instant, _turn: Option<Turn> },
 }
 
 struct Connection {
@@ -413,16 +431,11 @@ async fn answer(
 ) -> Result<Response, Infallible> {
     *connection.stage() = Stage::Busy;
     let waits = request.uri().path().ends_with("/wait");
-    let mut turn = match timeout(TURN, connection.turns.requests.clone().acquire_owned()).await {
-        Ok(Ok(permit)) => Some(permit),
-        Ok(Err(_)) | Err(_) => {
-            let text = format!(
-                "carma works on {AT_ONCE} requests of yours already: try again when some are answered"
-            );
-            return Ok(answering(&connection, None, Refused::new(503, "busy", text).into()));
-        }
+    let mut turn = match connection.turns.request().await {
+        Ok(turn) => Some(turn),
+        Err(failure) => return Ok(answering(&connection, None, failure)),
     };
-    let response = match whole(request).await {
+    let mut response = match whole(request).await {
         Err(failure) => return Ok(answering(&connection, turn, failure)),
         Ok(mut request) => {
             if waits {
@@ -436,11 +449,12 @@ async fn answer(
             router.call(request).await.unwrap_or_else(|never| match never {})
         }
     };
+    let turn = turn.or_else(|| response.extensions_mut().remove::<Turn>());
     *connection.stage() = Stage::Answering { since: Instant::now(), _turn: turn };
     Ok(response)
 }
 
-fn answering(connection: &Connection, turn: Option<OwnedSemaphorePermit>, failure: Failure) -> Response {
+fn answering(connection: &Connection, turn: Option<Turn>, failure: Failure) -> Response {
     *connection.stage() = Stage::Answering { since: Instant::now(), _turn: turn };
     failure.into_response()
 }
@@ -612,7 +626,7 @@ mod tests {
     fn an_answer_that_nobody_reads_keeps_its_turn_and_soon_counts_as_idle() {
         let table = table();
         let place = table.admit(from(BOB)).ok().unwrap();
-        let turn = place.connection.turns.requests.clone().try_acquire_owned().unwrap();
+        let turn = Arc::new(place.connection.turns.requests.clone().try_acquire_owned().unwrap());
         let long_ago = Instant::now().checked_sub(UNREAD).unwrap();
         *place.connection.stage() = Stage::Answering { since: long_ago, _turn: Some(turn) };
         assert_eq!(place.connection.turns.requests.available_permits(), AT_ONCE - 1);

@@ -1,8 +1,10 @@
 //! `GET /v1/jobs/{id}/wait`
 
-use super::{Answered, Asked, Shared, Words, job_id, show};
+use super::connections::Turn;
+use super::{Asked, Failure, MyTurns, Shared, Words, job_id, show};
 use crate::messages::{Message, Peer};
 use axum::extract::State;
+use axum::{Extension, Json};
 use carma_api::wire::JobDetail;
 use serde::Deserialize;
 use std::time::Duration;
@@ -19,9 +21,10 @@ pub(super) struct Options {
 pub(super) async fn wait(
     State(app): Shared,
     peer: Peer,
+    MyTurns(turns): MyTurns,
     Words(id): Words<String>,
     Asked(options): Asked<Options>,
-) -> Answered<JobDetail> {
+) -> Result<(Extension<Turn>, Json<JobDetail>), Failure> {
     let patience = Duration::from_millis(options.timeout_ms.unwrap_or(LONGEST).min(LONGEST));
     let id = job_id(&id)?;
     if patience > Duration::ZERO {
@@ -29,5 +32,7 @@ pub(super) async fn wait(
         // Either way the job is shown as it is then.
         let _ = tokio::time::timeout(patience, over).await;
     }
-    show::detail(&app, &peer, id).await
+    // What it waited in held none.
+    let turn = turns.request().await?;
+    Ok((Extension(turn), show::detail(&app, &peer, id).await?))
 }
