@@ -280,7 +280,7 @@ section! {
         pub sync: Sync = Is("\"full\""),
         /// Inputs kept after they are folded into a snapshot.
         pub keep_inputs: u64 = Is("100000"),
-        /// Finished jobs kept in the history.
+        /// Finished jobs kept in the history, with their logs; beyond, the oldest of the user who has most go.
         pub keep_jobs: u64 = Is("100000"),
         /// Finished jobs whose environment is kept: `carma requeue` of one needs it.
         pub keep_environments: usize = Is("1000"),

@@ -71,6 +71,35 @@ fn old_inputs_are_folded_and_nothing_changes() {
     assert!(inputs <= SNAPSHOT_EVERY + 101, "{inputs} inputs are left");
 }
 
+/// Nor its log, which goes with it.
+#[test]
+fn one_user_costs_another_no_history() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, mut state) = (open(&dir), State::default());
+    write(&mut journal, &mut state, [gpu()]);
+    let mut end = |journal: &mut Journal, uid: u32, count: usize| {
+        for _ in 0..count {
+            let id = state.next_id();
+            let Input::Submitted(mut new) = submitted(id.0) else { unreachable!() };
+            new.user = User::new(uid, "u");
+            let cancel = Input::Cancel { job: id, by: User::new(0, "root") };
+            write(journal, &mut state, [Input::Submitted(new), cancel]);
+        }
+        journal.snapshot(&state).unwrap();
+        let mut rows = journal.db.prepare("SELECT id FROM history ORDER BY id").unwrap();
+        let ids = rows.query_map([], |row| row.get(0)).unwrap();
+        ids.collect::<Result<Vec<u64>, _>>().unwrap()
+    };
+    assert_eq!(end(&mut journal, 1, 2), [1, 2]);
+    // Ten are kept.
+    assert_eq!(end(&mut journal, 2, 28), [1, 2, 23, 24, 25, 26, 27, 28, 29, 30]);
+    assert_eq!(end(&mut journal, 3, 3), [1, 2, 26, 27, 28, 29, 30, 31, 32, 33]);
+    let all = end(&mut journal, 1, 9);
+    assert_eq!(all, [28, 29, 30, 31, 32, 33, 39, 40, 41, 42]);
+    assert!(all.iter().all(|id| journal.job(JobId(*id)).unwrap().is_some()));
+    assert_eq!(journal.job(JobId(27)).unwrap(), None);
+}
+
 #[test]
 fn environments_are_stored_once() {
     let dir = tempfile::tempdir().unwrap();

@@ -94,7 +94,7 @@ impl Journal {
             self.environments.submitted(id, environment, bytes);
         }
         for finished in &batch.finished {
-            self.environments.ended(finished.job.spec.id);
+            self.environments.ended(finished.job.spec.id, finished.job.spec.user.uid);
         }
         self.since_snapshot += batch.inputs.len() as u64;
         Ok(())
@@ -139,10 +139,9 @@ impl Journal {
                 "DELETE FROM inputs WHERE seq <= min(?1, (SELECT min(seq) FROM snapshots))",
                 [oldest.max(0)],
             )?;
-            tx.execute(
-                "DELETE FROM history WHERE id NOT IN (SELECT id FROM history ORDER BY ended_ms DESC LIMIT ?1)",
-                [keep_jobs],
-            )?;
+            if meta.ended.rows.cast_unsigned() > keep_jobs {
+                forget_ended(&tx, keep_jobs)?;
+            }
             tx.execute(
                 "DELETE FROM jobs WHERE id < ?1 AND id NOT IN (SELECT id FROM history)",
                 [oldest_live.0],
@@ -305,6 +304,27 @@ impl Journal {
                             coalesce((SELECT max(started_ms) FROM lives), 0))";
         self.db.query_row(query, [], |row| row.get(0)).map(Millis).map_err(sql("read"))
     }
+}
+
+/// Forgets ends of jobs, so that `keep` of them are left: the oldest of the users who have most. With an end goes the job's
+/// log, and one user's jobs must not cost another's.
+fn forget_ended(tx: &Transaction<'_>, keep: u64) -> rusqlite::Result<()> {
+    let users: Vec<(i64, u64)> = tx
+        .prepare("SELECT uid, count(*) AS ends FROM history GROUP BY uid ORDER BY ends")?
+        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
+        .collect::<rusqlite::Result<_>>()?;
+    let oldest = "DELETE FROM history WHERE id IN (SELECT id FROM history WHERE uid = ?1 ORDER BY ended_ms, id LIMIT ?2)";
+    let mut oldest = tx.prepare(oldest)?;
+    let (mut left, mut among) = (keep, users.len() as u64);
+    for (uid, ends) in users {
+        let kept = ends.min(left / among);
+        if kept < ends {
+            oldest.execute(params![uid, ends - kept])?;
+        }
+        left -= kept;
+        among -= 1;
+    }
+    Ok(())
 }
 
 fn write_learned(tx: &Transaction<'_>, kind: &str, key: &str, body: Option<&str>) -> rusqlite::Result<()> {
