@@ -4,9 +4,9 @@ use super::user::User;
 use crate::run::order::Log;
 use nix::sys::stat::{Mode, umask};
 use rustix::fs::{FallocateFlags, fallocate};
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::Path;
 
 /// Bytes of the log's end that are searched for evidence.
@@ -56,7 +56,7 @@ impl Opened {
                 if let Some((uid, gid)) = user.ids()
                     && meta.uid() != uid
                 {
-                    std::os::unix::fs::fchown(&file, Some(uid), Some(gid))?;
+                    fchown(&file, Some(uid), Some(gid))?;
                 }
                 (file, Some(Cutter::open(path, *limit)?))
             }
@@ -131,12 +131,20 @@ impl Opened {
 }
 
 /// Ends a log that carma keeps: its user can open it no more, nor link to it, and it is cut once more. Until then it belongs
-/// to the user, who reaches it through `/proc` as long as a process of the job has it open.
+/// to the user, who reaches it through `/proc` as long as a process of the job has it open. One that the user has linked to
+/// stays the user's: root's it would be in a place of the user's, and count against nobody's quota.
 pub(super) fn close(log: &Log, as_root: bool) {
     let Log::Kept { path, limit } = log else { return };
     let closed = Cutter::open(path, *limit).and_then(|mut cutter| {
         if as_root {
-            std::os::unix::fs::fchown(&cutter.file, Some(0), Some(0))?;
+            let users = cutter.file.metadata()?;
+            fchown(&cutter.file, Some(0), Some(0))?;
+            // Afterwards: its owner could take this back.
+            cutter.file.set_permissions(Permissions::from_mode(0o600))?;
+            // Last: from here on the user can make no link.
+            if cutter.file.metadata()?.nlink() > 1 {
+                fchown(&cutter.file, Some(users.uid()), Some(users.gid()))?;
+            }
         }
         cutter.cut(&cutter.file.metadata()?);
         Ok(())
@@ -331,6 +339,27 @@ mod tests {
         // The next attempt appends to it.
         Opened::open(&log, &user, None, 2).unwrap();
         assert_eq!(uid(), users);
+    }
+
+    #[test]
+    fn what_its_user_made_of_a_log_does_not_outlast_it() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let user = User::find(Some(Owner { uid: 65534, gid: 65534 })).unwrap();
+        for (name, linked, owner) in [("1.log", false, 0), ("2.log", true, 65534)] {
+            let path = dir.path().join(name);
+            let log = Log::Kept { path: path.clone(), limit: LIMIT };
+            drop(Opened::open(&log, &user, None, 1).unwrap());
+            std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+            if linked {
+                std::fs::hard_link(&path, dir.path().join("mine")).unwrap();
+            }
+            close(&log, true);
+            let meta = std::fs::metadata(&path).unwrap();
+            assert_eq!((meta.uid(), meta.gid(), meta.mode() & 0o777), (owner, owner, 0o600), "{name}");
+        }
     }
 
     #[test]
