@@ -394,6 +394,7 @@ impl Engine {
         for id in over {
             self.parts.memory.over(id);
             self.submissions.over(id);
+            self.submitted.remove(&id);
         }
         Ok(())
     }
@@ -1121,6 +1122,7 @@ impl Engine {
                 self.parts.durations = Durations::new(&run_times);
                 self.parts.slowdowns.restore(&slowdowns);
                 self.count_submissions();
+                self.submitted.retain(|id, _| self.state.job(*id).is_some());
             }
             Err(e) => {
                 // Neither writing nor reading works: going on would mean to decide on guesses.

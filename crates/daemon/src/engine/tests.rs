@@ -329,3 +329,12 @@ fn a_turn_ends_though_messages_wait() {
     assert!(refused < ASKED, "{refused}");
     slow.join().unwrap();
 }
+
+#[test]
+fn nothing_is_left_of_a_job_that_is_cancelled_while_it_waits() {
+    let mut machine = Machine::new();
+    let id = machine.engine.try_submit(submission(stored().request), &peer(0)).unwrap().id;
+    assert_eq!(machine.engine.submitted.len(), 1);
+    machine.written(Input::Cancel { job: JobId(id), by: User::new(0, "root") });
+    assert!(machine.engine.state.job(JobId(id)).is_none() && machine.engine.submitted.is_empty());
+}
