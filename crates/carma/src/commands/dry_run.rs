@@ -6,6 +6,8 @@ use super::tracer::Launch;
 use crate::cli::EstimateArgs;
 use crate::cli::memory::DryRunArgs;
 use carma_cli::failure::{Failure, Outcome};
+use carma_memory::command::{Packages, Start};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -29,90 +31,190 @@ pub(crate) fn run(context: &Context, args: &DryRunArgs) -> Outcome {
     estimate::run(context, &args)
 }
 
-/// Finds Python and the program in a command.
+/// Programs that start others, which nothing would trace: they would run as they are, and overwrite what earlier runs saved.
+const STARTERS: &[&str] = &["axolotl", "horovodrun", "llamafactory-cli", "torchrun", "tune", "uvx"];
+
+/// The same, where modules of their packages do so as well (`python -m wandb agent`).
+const STARTING: &[&str] = &[
+    "accelerate",
+    "composer",
+    "conda",
+    "deepspeed",
+    "dvc",
+    "fabric",
+    "guild",
+    "hatch",
+    "horovod",
+    "lightning",
+    "mamba",
+    "micromamba",
+    "mlflow",
+    "nox",
+    "pdm",
+    "pipenv",
+    "pixi",
+    "poetry",
+    "ray",
+    "rye",
+    "snakemake",
+    "tox",
+    "uv",
+    "wandb",
+];
+
+/// Finds Python and the program in a command, with the environment and the directory that it runs in.
 ///
 /// # Errors
-/// A command that runs no Python program as far as can be told.
-pub(crate) fn launch(command: &[OsString], path: Option<&OsStr>) -> Result<Launch, Failure> {
-    let plain;
-    let mut rest = match command {
-        // A line for the shell that is nothing but words.
-        [shell, c, line] if c == "-c" && is_shell(shell) && is_plain(line) => {
-            plain = line.to_string_lossy().split_whitespace().map(OsString::from).collect::<Vec<_>>();
-            &plain[..]
-        }
-        words => words,
-    };
-    let mut launch = Launch::default();
-    if rest.first().is_some_and(|word| word == "env") {
-        rest = &rest[1..];
-        while let Some((key, value)) = rest.first().and_then(|word| assignment(word)) {
-            launch.env.push((key.to_owned(), value.to_owned()));
-            rest = &rest[1..];
+/// A command that runs no Python program as far as can be told, or starts it in a way that a dry run cannot follow.
+pub(crate) fn launch(
+    command: &[String],
+    env: &BTreeMap<String, String>,
+    cwd: &Path,
+) -> Result<Launch, Failure> {
+    let start = Start::of(command, env).ok_or_else(|| {
+        let shell = command.first().map_or("", |word| file_name(word));
+        Failure::usage(format!("the line for `{shell}` does more than to start one program")).hint(TYPE)
+    })?;
+    let cwd = cwd.join(&start.folder);
+    let mut env = start.env;
+    if let Some(packages) = &start.packages {
+        enter(packages, &mut env, &cwd)?;
+    }
+    let mut launch = Launch { python: "python3".into(), ..Launch::default() };
+    if let Some((program, words)) = start.launcher.split_first() {
+        one_process(&mut launch);
+        if is_python(program) {
+            launch.python = program.into();
+            let _ = python_options(&mut launch, words);
+        } else if let Some(python) = find(program, &env, &cwd).and_then(|file| shebang_python(&file)) {
+            launch.python = python;
         }
     }
-    let Some((program, words)) = rest.split_first() else {
+    let launch = of_words(launch, &start.words, &env, &cwd)?;
+    Ok(Launch { job: Some((cwd, env)), ..launch })
+}
+
+/// What is to be typed where a command cannot be followed.
+const TYPE: &str = "a dry run needs the command that starts Python, as in: -- python train.py";
+
+fn of_words(
+    mut launch: Launch,
+    words: &[String],
+    env: &BTreeMap<String, String>,
+    cwd: &Path,
+) -> Result<Launch, Failure> {
+    let Some((program, rest)) = words.split_first() else {
         return Err(Failure::usage("no program in the command"));
     };
-    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy().into_owned();
-    if name.starts_with("python") || name.starts_with("pypy") {
-        launch.python = program.clone();
-        return after_python(launch, words);
+    if is_python(program) {
+        launch.python = program.into();
+        return after_python(launch, rest);
     }
+    // Behind a launcher, or `uv run`.
+    if matches!(program.as_str(), "-m" | "--module") {
+        return of_module(launch, rest);
+    }
+    let name = file_name(program);
+    refuse_starter(name, false)?;
     if name.ends_with(".py") {
-        launch.python = "python3".into();
-        launch.words = program_words(program, words);
+        launch.words = program_words(program, rest);
         return Ok(launch);
     }
-    let file = find(program, path);
-    let python = file.as_deref().and_then(shebang_python);
-    if matches!(name.as_str(), "torchrun" | "accelerate" | "deepspeed" | "torch.distributed.run") {
-        launch.python = python.unwrap_or_else(|| "python3".into());
-        return one_process(launch, words, &name);
-    }
-    match (file, python) {
-        (Some(file), Some(python)) => {
+    let file = find(program, env, cwd);
+    match file.as_deref().and_then(shebang_python).zip(file) {
+        Some((python, file)) => {
             launch.python = python;
-            launch.words = program_words(file.as_os_str(), words);
+            launch.words = program_words(&file.to_string_lossy(), rest);
             Ok(launch)
         }
-        _ => Err(Failure::usage(format!("`{name}` is no Python program"))
-            .hint("a dry run needs the command that starts Python, as in: -- python train.py")),
+        None => Err(Failure::usage(format!("`{name}` is no Python program")).hint(TYPE)),
     }
 }
 
-fn is_shell(program: &OsStr) -> bool {
-    let name = Path::new(program).file_name().and_then(OsStr::to_str);
-    matches!(name, Some("sh" | "bash" | "dash" | "zsh"))
+fn refuse_starter(name: &str, is_package: bool) -> Result<(), Failure> {
+    if STARTING.contains(&name) || !is_package && STARTERS.contains(&name) {
+        return Err(Failure::usage(format!("`{name}` starts programs that a dry run cannot trace"))
+            .hint("name the program that it starts, as in: -- python train.py"));
+    }
+    Ok(())
 }
 
-/// Whether a shell would take a line word by word.
-fn is_plain(line: &OsStr) -> bool {
-    line.to_str().is_some_and(|line| {
-        !line.contains(|c| "|&;<>()$`\\\"'*?[]#~{}!\n".contains(c)) && !line.contains('=')
-    })
+fn file_name(word: &str) -> &str {
+    word.rsplit('/').next().unwrap_or(word)
 }
 
-fn program_words(program: &OsStr, words: &[OsString]) -> Vec<OsString> {
-    let mut all = vec!["run".into(), "--".into(), program.to_owned()];
-    all.extend(words.iter().cloned());
-    all
+fn is_python(program: &str) -> bool {
+    let name = file_name(program);
+    (name.starts_with("python") || name.starts_with("pypy")) && !name.ends_with(".py")
 }
 
-fn assignment(word: &OsStr) -> Option<(&OsStr, &OsStr)> {
-    let bytes = word.as_bytes();
-    let equals = bytes.iter().position(|b| *b == b'=').filter(|at| *at > 0)?;
-    Some((OsStr::from_bytes(&bytes[..equals]), OsStr::from_bytes(&bytes[equals + 1..])))
+/// Goes into an environment of packages: its programs are found first.
+fn enter(packages: &Packages, env: &mut BTreeMap<String, String>, cwd: &Path) -> Result<(), Failure> {
+    let variable = |key: &str| env.get(key).filter(|text| !text.is_empty()).map(|text| cwd.join(text));
+    let mut prefixes = Vec::new();
+    if !packages.is_conda() {
+        let project = packages.folder.as_ref().map_or_else(|| cwd.to_owned(), |folder| cwd.join(folder));
+        prefixes.extend(project.ancestors().map(|folder| folder.join(".venv")));
+        if packages.tool() == "uv" {
+            // A project's own goes before the one that is active; with the others it is the other way.
+            prefixes.splice(0..0, variable("UV_PROJECT_ENVIRONMENT"));
+            prefixes.extend(variable("VIRTUAL_ENV"));
+        } else {
+            prefixes.splice(0..0, variable("VIRTUAL_ENV"));
+        }
+    } else if let Some(folder) = &packages.folder {
+        prefixes.push(cwd.join(folder));
+    } else if let Some(name) = &packages.name {
+        let above = |file: PathBuf| Some(file.canonicalize().ok()?.parent()?.parent()?.to_owned());
+        let programs = [find(&packages.program, env, cwd), variable("CONDA_EXE")];
+        let roots = programs.into_iter().flatten().filter_map(above).chain(variable("MAMBA_ROOT_PREFIX"));
+        prefixes.extend(roots.map(|root| if name == "base" { root } else { root.join("envs").join(name) }));
+        prefixes.extend(variable("HOME").map(|home| home.join(".conda/envs").join(name)));
+    } else {
+        prefixes.extend(variable("CONDA_PREFIX"));
+    }
+    let has_python = |bin: &PathBuf| bin.join("python").is_file() || bin.join("python3").is_file();
+    let bin = prefixes.into_iter().map(|prefix| prefix.join("bin")).find(has_python).ok_or_else(|| {
+        let tool = packages.tool();
+        Failure::usage(format!("the environment of `{tool} run` is not found")).hint(format!(
+            "activate it, and give the command without `{tool} run`, as in: -- python train.py"
+        ))
+    })?;
+    let path = env.get("PATH").map_or_else(String::new, |path| format!(":{path}"));
+    env.insert("PATH".to_owned(), format!("{}{path}", bin.display()));
+    Ok(())
+}
+
+fn program_words(program: &str, words: &[String]) -> Vec<OsString> {
+    let all = ["run", "--", program].into_iter().chain(words.iter().map(String::as_str));
+    all.map(OsString::from).collect()
 }
 
 /// `[-u] [-X dev] SCRIPT ARGS`, `-m MODULE ARGS`, `-umMODULE ARGS`.
-fn after_python(mut launch: Launch, mut words: &[OsString]) -> Result<Launch, Failure> {
+fn after_python(mut launch: Launch, words: &[String]) -> Result<Launch, Failure> {
+    let (option, words) = python_options(&mut launch, words);
+    match option {
+        Some('m') => of_module(launch, &words),
+        Some(option) => {
+            let option = format!("-{option}");
+            let option = option.trim_end_matches(' ');
+            Err(Failure::usage(format!("a dry run of `python {option}` is not possible"))
+                .hint("put the program into a file"))
+        }
+        None => {
+            let (script, rest) =
+                words.split_first().ok_or_else(|| Failure::usage("Python is started without a program"))?;
+            refuse_starter(file_name(script), false)?;
+            launch.words = program_words(script, rest);
+            Ok(launch)
+        }
+    }
+}
+
+/// Takes Python's own options. What ends them (`m`, `c`; a blank: `-`), and the words from the module or the script on.
+fn python_options(launch: &mut Launch, mut words: &[String]) -> (Option<char>, Vec<String>) {
     while let Some((word, rest)) = words.split_first() {
-        let text = word.to_string_lossy();
-        let Some(option) = text.strip_prefix('-') else {
-            launch.words = program_words(word, rest);
-            return Ok(launch);
-        };
+        let Some(option) = word.strip_prefix('-') else { break };
         // Letters stand together until one takes a value, which may follow in the same word.
         let valued = option.find(['m', 'c', 'W', 'X']).filter(|_| !option.starts_with('-'));
         let (flags, value) = valued.map_or((option, ""), |at| (&option[..at], &option[at + 1..]));
@@ -121,53 +223,32 @@ fn after_python(mut launch: Launch, mut words: &[OsString]) -> Result<Launch, Fa
                 if !flags.is_empty() {
                     launch.interpreter.push(format!("-{flags}").into());
                 }
-                let joined = OsString::from(value);
-                let (module, arguments) = match rest.split_first() {
-                    _ if !value.is_empty() => (&joined, rest),
-                    Some(split) => split,
-                    None => break,
-                };
-                return of_module(launch, module, arguments);
+                let joined = Some(value.to_owned()).filter(|value| !value.is_empty());
+                return (Some('m'), joined.into_iter().chain(rest.iter().cloned()).collect());
             }
-            Some(b'c') => return Err(not_a_file("-c")),
-            None if option.is_empty() => return Err(not_a_file("-")),
+            Some(b'c') => return (Some('c'), rest.to_vec()),
+            None if option.is_empty() => return (Some(' '), rest.to_vec()),
             _ => {}
         }
-        let with_value = (valued.is_some() && value.is_empty()) || &*text == "--check-hash-based-pycs";
+        let with_value = (valued.is_some() && value.is_empty()) || word == "--check-hash-based-pycs";
         let taken = if with_value { 2.min(words.len()) } else { 1 };
-        launch.interpreter.extend(words[..taken].iter().cloned());
+        launch.interpreter.extend(words[..taken].iter().map(OsString::from));
         words = &words[taken..];
     }
-    Err(Failure::usage("Python is started without a program"))
+    (None, words.to_vec())
 }
 
-fn not_a_file(option: &str) -> Failure {
-    Failure::usage(format!("a dry run of `python {option}` is not possible"))
-        .hint("put the program into a file")
-}
-
-/// `python -m MODULE`; a launcher would start processes that nothing traces, so its script is taken.
-fn of_module(mut launch: Launch, module: &OsString, arguments: &[OsString]) -> Result<Launch, Failure> {
-    let name = module.to_string_lossy();
-    if matches!(
-        &*name,
-        "torch.distributed.run"
-            | "torch.distributed.launch"
-            | "accelerate.commands.launch"
-            | "deepspeed.launcher.runner"
-    ) {
-        return one_process(launch, arguments, &name);
-    }
-    launch.words = program_words(OsStr::new("-m"), &[std::slice::from_ref(module), arguments].concat());
+/// A module and its arguments.
+fn of_module(mut launch: Launch, words: &[String]) -> Result<Launch, Failure> {
+    let module = words.first().filter(|word| !word.starts_with('-'));
+    let module = module.ok_or_else(|| Failure::usage("-m is given no module").hint(TYPE))?;
+    refuse_starter(module.split('.').next().unwrap_or_default(), true)?;
+    launch.words = program_words("-m", words);
     Ok(launch)
 }
 
-/// The script of a launcher of several processes, as the one process of a world of one.
-fn one_process(mut launch: Launch, words: &[OsString], launcher: &str) -> Result<Launch, Failure> {
-    let script = words.iter().position(|word| word.as_bytes().ends_with(b".py")).ok_or_else(|| {
-        Failure::usage(format!("no script in the command of {launcher}"))
-            .hint("name the script itself, as in: -- python train.py")
-    })?;
+/// A launcher's program is run as the one process of a world of one.
+fn one_process(launch: &mut Launch) {
     for (key, value) in [
         ("RANK", "0"),
         ("LOCAL_RANK", "0"),
@@ -178,16 +259,15 @@ fn one_process(mut launch: Launch, words: &[OsString], launcher: &str) -> Result
     ] {
         launch.env.push((key.into(), value.into()));
     }
-    launch.words = program_words(&words[script], &words[script + 1..]);
-    Ok(launch)
 }
 
 /// The file that a word names, as a shell finds it.
-fn find(program: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
-    if program.as_bytes().contains(&b'/') {
-        return Some(PathBuf::from(program));
+fn find(program: &str, env: &BTreeMap<String, String>, cwd: &Path) -> Option<PathBuf> {
+    if program.contains('/') {
+        return Some(cwd.join(program));
     }
-    std::env::split_paths(path?).map(|folder| folder.join(program)).find(|file| file.is_file())
+    let path = env.get("PATH")?;
+    std::env::split_paths(path).map(|folder| cwd.join(folder).join(program)).find(|file| file.is_file())
 }
 
 /// The interpreter of a script whose first line names a Python.
@@ -213,46 +293,42 @@ mod tests {
         text.split(' ').map(OsString::from).collect()
     }
 
+    fn of(text: &str) -> Result<Launch, Failure> {
+        let command: Vec<String> = text.split(' ').map(str::to_owned).collect();
+        launch(&command, &BTreeMap::from([("X".into(), "0".into())]), Path::new("/w"))
+    }
+
+    fn job(launch: &Launch) -> (&Path, String) {
+        let (cwd, env) = launch.job.as_ref().unwrap();
+        (cwd, env.iter().map(|(key, value)| format!("{key}={value} ")).collect())
+    }
+
+    fn is_one_of_one(launch: &Launch) -> bool {
+        launch.env.contains(&("WORLD_SIZE".into(), "1".into()))
+    }
+
     #[test]
     fn commands() {
-        let of = |text: &str| launch(&words(text), None);
         let plain = of("python train.py --lr 1 -m x").unwrap();
         assert_eq!((plain.python.as_os_str(), plain.interpreter.len()), (OsStr::new("python"), 0));
         assert_eq!(plain.words, words("run -- train.py --lr 1 -m x"));
         let options = of("env A=1 B=x=y /opt/bin/python3.11 -u -X dev -W ignore -m pkg.train -v").unwrap();
         assert_eq!(options.interpreter, words("-u -X dev -W ignore"));
         assert_eq!(options.words, words("run -- -m pkg.train -v"));
-        assert_eq!(options.env, [("A".into(), "1".into()), ("B".into(), "x=y".into())]);
+        assert_eq!(job(&options), (Path::new("/w"), "A=1 B=x=y X=0 ".to_owned()));
         assert_eq!(of("./train.py 3").unwrap().words, words("run -- ./train.py 3"));
-        let spread = of("torchrun --nproc-per-node 4 train.py --a b").unwrap();
-        assert_eq!(spread.words, words("run -- train.py --a b"));
-        assert!(spread.env.contains(&("WORLD_SIZE".into(), "1".into())));
-        assert_eq!(of("python -m torch.distributed.run --x t.py 1").unwrap().words, words("run -- t.py 1"));
-        for launcher in [
-            "-m torch.distributed.launch",
-            "-mtorch.distributed.run",
-            "-um accelerate.commands.launch --num_processes 2",
-            "-m deepspeed.launcher.runner --num_gpus 2",
-        ] {
-            let one = of(&format!("python {launcher} t.py 1")).unwrap();
-            assert_eq!(one.words, words("run -- t.py 1"), "{launcher}");
-            assert!(one.env.contains(&("WORLD_SIZE".into(), "1".into())), "{launcher}");
-        }
         let joined = of("python -Wignore -uBmpkg.train -m x").unwrap();
         assert_eq!(
             (joined.interpreter, joined.words),
             (words("-Wignore -uB"), words("run -- -m pkg.train -m x"))
         );
-        let line = |text: &str| launch(&["/bin/sh".into(), "-c".into(), text.into()], None);
+        let behind = of("nice timeout -k 5 60 env -u X -C v srun -n 2 python t.py 1").unwrap();
         assert_eq!(
-            line("python train.py --lr 1").unwrap(),
-            launch(&words("python train.py --lr 1"), None).unwrap()
+            (behind.python.as_os_str(), &behind.words),
+            (OsStr::new("python"), &words("run -- t.py 1"))
         );
-        for shell in
-            ["python a.py > out", "A=1 python a.py", "python a.py && b", "python '*.py'", "python $X.py"]
-        {
-            assert!(line(shell).unwrap_err().message.unwrap().contains("`sh`"), "{shell}");
-        }
+        assert_eq!(job(&behind), (Path::new("/w/v"), String::new()));
+        assert!(is_one_of_one(&behind) && !is_one_of_one(&plain));
         for bad in [
             "bash run.sh",
             "python",
@@ -262,12 +338,129 @@ mod tests {
             "python -um",
             "python -",
             "env A=1",
-            "torchrun -m x",
+            "torchrun",
+            "torchrun -m",
+            "torchrun --no-python bash run.sh",
             "python -m",
         ] {
             let failure = of(bad).unwrap_err();
             assert_eq!(failure.code, carma_cli::failure::USAGE, "{bad}");
         }
+    }
+
+    #[test]
+    fn launchers_of_several_processes() {
+        for (line, program) in [
+            ("torchrun --nproc-per-node 4 train.py --a b", "train.py --a b"),
+            ("torchrun --nproc-per-node 4 -m pkg.train cfg.py", "-m pkg.train cfg.py"),
+            ("torchrun -m pkg", "-m pkg"),
+            (
+                "accelerate launch --num_processes 2 -m pkg.train --config cfg.py",
+                "-m pkg.train --config cfg.py",
+            ),
+            ("deepspeed --num_gpus 2 --module pkg.train cfg.py", "-m pkg.train cfg.py"),
+            ("python -m torch.distributed.run --x t.py 1", "t.py 1"),
+            ("python -m torch.distributed.run -m pkg.train cfg.py", "-m pkg.train cfg.py"),
+            ("python -m torch.distributed.launch t.py 1", "t.py 1"),
+            ("python -mtorch.distributed.run t.py 1", "t.py 1"),
+            ("python -um accelerate.commands.launch --num_processes 2 t.py 1", "t.py 1"),
+            ("python -m deepspeed.launcher.runner --num_gpus 2 t.py 1", "t.py 1"),
+            ("mpirun -np 2 python -m pkg.train -n 2", "-m pkg.train -n 2"),
+        ] {
+            let one = of(line).unwrap();
+            assert_eq!(one.words, words(&format!("run -- {program}")), "{line}");
+            assert!(is_one_of_one(&one), "{line}");
+        }
+        let python = of("/opt/bin/python3 -um torch.distributed.run t.py").unwrap();
+        assert_eq!(
+            (python.python.as_os_str(), python.interpreter),
+            (OsStr::new("/opt/bin/python3"), words("-u"))
+        );
+    }
+
+    #[test]
+    fn lines_for_a_shell() {
+        let line = |text: &str| {
+            launch(&["/bin/sh".into(), "-c".into(), text.into()], &BTreeMap::new(), Path::new("/w"))
+        };
+        assert_eq!(line("python train.py --lr 1").unwrap().words, words("run -- train.py --lr 1"));
+        let there = line("export B=1; cd v && A=1 torchrun -n 2 t.py").unwrap();
+        assert_eq!(
+            (job(&there), &there.words),
+            ((Path::new("/w/v"), "A=1 B=1 ".to_owned()), &words("run -- t.py"))
+        );
+        for more in ["python a.py > out", "python a.py && b", "python '*.py'", "python $X.py"] {
+            assert!(line(more).unwrap_err().message.unwrap().contains("`sh`"), "{more}");
+        }
+    }
+
+    #[test]
+    fn programs_that_would_start_others_untraced_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["conda", "poetry", "wandb", "composer", "tool"] {
+            std::fs::write(dir.path().join(name), "#!/opt/x/bin/python3\n").unwrap();
+        }
+        let env = BTreeMap::from([("PATH".to_owned(), dir.path().display().to_string())]);
+        let of = |text: &str| {
+            let command: Vec<String> = text.split(' ').map(str::to_owned).collect();
+            launch(&command, &env, dir.path())
+        };
+        for (line, name) in [
+            ("conda run -n absent python t.py", "conda"),
+            ("conda run python t.py", "conda"),
+            ("uv run python t.py", "uv"),
+            ("poetry shell t.py", "poetry"),
+            ("wandb agent a/b/c", "wandb"),
+            ("composer -n 2 t.py", "composer"),
+            ("python -m wandb agent a/b/c", "wandb"),
+            ("python ./conda run python t.py", "conda"),
+            ("python /opt/bin/torchrun t.py", "torchrun"),
+            ("accelerate test", "accelerate"),
+        ] {
+            let failure = of(line).unwrap_err();
+            assert!(failure.message.unwrap().contains(&format!("`{name}")), "{line}");
+            assert!(failure.hint.unwrap().ends_with("-- python train.py"), "{line}");
+        }
+        assert!(of("tool").is_ok());
+    }
+
+    #[test]
+    fn environments_of_packages() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |path: &str| dir.path().join(path).display().to_string();
+        for bin in ["c/bin", "c/envs/x/bin", "p/.venv/bin", "p/w", "v/bin"] {
+            std::fs::create_dir_all(at(bin)).unwrap();
+            std::fs::write(at(&format!("{bin}/python")), "").unwrap();
+        }
+        std::fs::write(at("c/bin/conda"), "#!/usr/bin/python3\n").unwrap();
+        std::fs::write(at("p/.venv/bin/torchrun"), "#!/p/python\n").unwrap();
+        let bin = |line: &str, env: &[(&str, &str)]| {
+            let command: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let mut env: BTreeMap<String, String> =
+                env.iter().map(|(key, value)| ((*key).to_owned(), at(value))).collect();
+            env.insert("PATH".to_owned(), "/bin".to_owned());
+            let launch = launch(&command, &env, &dir.path().join("p/w")).unwrap();
+            let path = &launch.job.as_ref().unwrap().1["PATH"];
+            let first = path.strip_suffix(":/bin").unwrap().to_owned();
+            (first, launch.python.to_str().unwrap().to_owned(), launch.program().join(" "))
+        };
+        let python = |folder: &str| (at(folder), "python".to_owned(), "t.py".to_owned());
+        let exe = [("CONDA_EXE", "c/bin/conda")];
+        assert_eq!(bin("conda run -n x python t.py", &exe), python("c/envs/x/bin"));
+        assert_eq!(bin("conda run -n base python t.py", &exe), python("c/bin"));
+        let conda = format!("{} run --name=x python t.py", at("c/bin/conda"));
+        assert_eq!(bin(&conda, &[]), python("c/envs/x/bin"));
+        assert_eq!(bin(&format!("conda run -p {} python t.py", at("v")), &exe), python("v/bin"));
+        assert_eq!(bin("conda run python t.py", &[("CONDA_PREFIX", "v")]), python("v/bin"));
+        let active = [("VIRTUAL_ENV", "v")];
+        assert_eq!(bin("uv run python t.py", &active), python("p/.venv/bin"));
+        assert_eq!(bin(&format!("uv run --project {} python t.py", at("")), &active), python("v/bin"));
+        assert_eq!(bin("poetry run python t.py", &active), python("v/bin"));
+        assert_eq!(bin("poetry run python t.py", &[]), python("p/.venv/bin"));
+        let spread = (at("p/.venv/bin"), "/p/python".to_owned(), "t.py".to_owned());
+        assert_eq!(bin("uv run --with deepspeed torchrun -n 4 t.py", &[]), spread);
+        let module = (at("p/.venv/bin"), "python3".to_owned(), "-m pkg".to_owned());
+        assert_eq!(bin("uv run -m pkg", &[]), module);
     }
 
     #[test]
@@ -280,7 +473,11 @@ mod tests {
         ] {
             std::fs::write(dir.path().join(name), text).unwrap();
         }
-        let of = |text: &str| launch(&words(text), Some(dir.path().as_os_str()));
+        let env = BTreeMap::from([("PATH".to_owned(), dir.path().display().to_string())]);
+        let of = |text: &str| {
+            let command: Vec<String> = text.split(' ').map(str::to_owned).collect();
+            launch(&command, &env, Path::new("/w"))
+        };
         assert_eq!(of("tool fit --x").unwrap().python, "/opt/x/bin/python3");
         assert_eq!(of("other").unwrap().python, "python3");
         assert!(of("sh x").is_err());

@@ -2,7 +2,7 @@
 
 use super::spoken::Spoken;
 use super::tracer::{self, INTERRUPTED, Shows, Traced, option};
-use super::{Context, dry_run, expect};
+use super::{Context, dry_run, expect, submit};
 use crate::cli::EstimateArgs;
 use crate::cli::memory::{ModelArgs, PlatformArgs};
 use crate::lab::LabNetworks;
@@ -73,10 +73,13 @@ pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
 type OfCommand = (ModelTask, Option<Result<Traced, Failure>>);
 
 fn of_command(args: &EstimateArgs, known: &mut Known, platform: &Platform) -> Result<OfCommand, Failure> {
-    let words: Vec<String> = args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let text = |word: std::ffi::OsString| word.to_string_lossy().into_owned();
-    let env = std::env::vars_os().map(|(key, value)| (text(key), text(value))).collect();
-    let spoken = Spoken::of(&words, &env, Path::new(""));
+    let words = args.command.iter().map(|word| submit::text(word, "the command"));
+    let words = words.collect::<Result<Vec<_>, _>>()?;
+    let text = |word: std::ffi::OsString| word.into_string().ok();
+    let env = std::env::vars_os().filter_map(|(key, value)| Some((text(key)?, text(value)?))).collect();
+    let cwd = std::env::current_dir()
+        .map_err(|e| Failure::new(format!("cannot tell the current directory: {e}")))?;
+    let spoken = Spoken::of(&words, &env, &cwd);
     let mut task = args.task.task(args.gpus.unwrap_or_else(|| spoken.gpus()));
     known.asked.batch = expect::batch_size(&args.task, &words);
     match known.asked.batch {
@@ -88,7 +91,7 @@ fn of_command(args: &EstimateArgs, known: &mut Known, platform: &Platform) -> Re
     if known.taker.is_some() || known.trace.is_some() {
         return Ok((task, None));
     }
-    let mut launch = dry_run::launch(&args.command, std::env::var_os("PATH").as_deref())?;
+    let mut launch = dry_run::launch(&words, &env, &cwd)?;
     launch.words.insert(1, option("gpus", task.gpus.to_string()));
     match tracer::trace(&launch, &args.tracer, platform, Shows::Output) {
         Ok(traced) => {

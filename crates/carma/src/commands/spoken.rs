@@ -8,7 +8,6 @@ use carma_memory::estimators::Known;
 use carma_memory::trace::COMPILED;
 use carma_memory::{Lora, ModelTask, Parallel};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::Path;
 
 /// Largest script whose text is looked at, bytes.
@@ -32,9 +31,7 @@ pub(crate) struct Spoken {
 impl Spoken {
     /// Looks at a command with the environment and the directory that it runs in.
     pub(crate) fn of(command: &[String], env: &BTreeMap<String, String>, cwd: &Path) -> Self {
-        let words: Vec<OsString> = command.iter().map(OsString::from).collect();
-        let path = env.get("PATH").map(std::ffi::OsStr::new);
-        let program = dry_run::launch(&words, path).map(|launch| launch.program()).unwrap_or_default();
+        let program = dry_run::launch(command, env, cwd).map(|launch| launch.program()).unwrap_or_default();
         let command = Command::new(command, env);
         let text = |path: String| carma_files::read(&cwd.join(path), MOST_SCRIPT).ok();
         let script = command.scripts().into_iter().find_map(text);

@@ -110,11 +110,9 @@ pub(crate) fn dry_run(
         return Ok(());
     }
     let platform = expect::largest(&mut context.client()?, request)?;
-    let words: Vec<OsString> = request.command.iter().map(OsString::from).collect();
-    let path = request.env.get("PATH").map(OsStr::new);
-    let traced = dry_run::launch(&words, path).and_then(|mut launch| {
+    let launch = dry_run::launch(&request.command, &request.env, Path::new(&request.cwd));
+    let traced = launch.and_then(|mut launch| {
         launch.words.insert(1, tracer::option("gpus", modelled.gpus().to_string()));
-        launch.job = Some((PathBuf::from(&request.cwd), request.env.clone()));
         let limits = TracerArgs { timeout: DRY_RUN, ..TracerArgs::default() };
         say(format!("dry run of `{}`, at most {DRY_RUN} s; Ctrl-C ends it", launch.program().join(" ")));
         tracer::trace(&launch, &limits, &platform, shows)
@@ -362,7 +360,7 @@ fn complete(base: SubmitRequest, args: &JobArgs, around: &Surroundings) -> Resul
     Ok(job)
 }
 
-fn text(word: &OsStr, what: &str) -> Result<String, Failure> {
+pub(crate) fn text(word: &OsStr, what: &str) -> Result<String, Failure> {
     word.to_str().map(str::to_owned).ok_or_else(|| {
         let shown = Path::new(word).display();
         Failure::usage(format!("{what} is not UTF-8: {shown}"))

@@ -8,6 +8,7 @@ mod started;
 mod taker;
 
 pub use launcher::{Processes, Sharding};
+pub use started::{Packages, Start};
 pub use taker::{Taken, Taker};
 
 use std::collections::BTreeMap;
@@ -44,15 +45,8 @@ impl Command {
     /// Files that may be its script, that of what it launches where it is a launcher. The first that is there is the script.
     #[must_use]
     pub fn scripts(&self) -> Vec<String> {
-        let launcher = launcher::launcher(self);
-        let inner = launcher.map_or(0, |launcher| launcher::inner(self, launcher));
-        let words = started::unwrapped(&self.words[inner..], &mut BTreeMap::new());
-        let of = Self { words: words.to_vec(), ..Self::default() };
-        let module = match words {
-            // Of a launcher's own.
-            [option, module, ..] if matches!(option.as_str(), "-m" | "--module") => Some(module.as_str()),
-            _ => of.module(),
-        };
+        let words = self.launched();
+        let module = module_of(words);
         let path = module.map(|module| module.replace('.', "/"));
         let mut files: Vec<String> =
             path.iter().flat_map(|path| [format!("{path}.py"), format!("{path}/__main__.py")]).collect();
@@ -61,9 +55,25 @@ impl Command {
         files
     }
 
+    /// The script or module that it runs, as it is named: by what is told to be one, else by its ending.
+    pub(crate) fn script(&self, is_script: impl Fn(&str) -> bool) -> Option<&str> {
+        let words = self.launched();
+        module_of(words).or_else(|| words.iter().map(String::as_str).find(|word| is_script(word)))
+    }
+
+    /// Where the words of what a launcher starts begin; 0 where it is none.
+    fn inner(&self) -> usize {
+        launcher::launcher(self).map_or(0, |launcher| launcher::inner(self, launcher))
+    }
+
+    /// What a launcher starts, if it is one, else what the command starts.
+    fn launched(&self) -> &[String] {
+        started::unwrapped(&self.words[self.inner()..], &mut started::Around::default())
+    }
+
     /// Name of the program without its folder: `torchrun`.
-    fn program(&self) -> &str {
-        self.words.first().map_or("", |word| stem(word))
+    pub(crate) fn program(&self) -> &str {
+        program(&self.words)
     }
 
     /// What Python is told to run by `-m`.
@@ -71,24 +81,9 @@ impl Command {
         self.module_at().map(|(module, _)| module)
     }
 
-    /// The same, and where the words for it begin. Letters of Python's options stand together until one takes a value.
+    /// The same, and where the words for it begin.
     fn module_at(&self) -> Option<(&str, usize)> {
-        let mut words = self.words.iter().enumerate().skip(1);
-        while self.program().starts_with("python") {
-            let (at, word) = words.next()?;
-            let option = word.strip_prefix('-')?;
-            let valued = option.find(['m', 'c', 'W', 'X']).filter(|_| !option.starts_with('-'));
-            let value = valued.map_or("", |letter| &option[letter + 1..]);
-            match valued.map(|letter| option.as_bytes()[letter]) {
-                Some(b'm') if value.is_empty() => return Some((words.next()?.1, at + 2)),
-                Some(b'm') => return Some((value, at + 1)),
-                Some(b'c') => return None,
-                Some(_) if value.is_empty() => drop(words.next()),
-                None if option == "-check-hash-based-pycs" => drop(words.next()),
-                _ => {}
-            }
-        }
-        None
+        module_at(&self.words)
     }
 
     /// Value of the last option of one of these names, as in `--name value` and `--name=value`; `-` and `_` are the
@@ -177,6 +172,46 @@ impl Command {
     pub fn uses_peft(&self) -> bool {
         self.imports("peft")
     }
+}
+
+/// Name of the program of some words without its folder.
+fn program(words: &[String]) -> &str {
+    words.first().map_or("", |word| stem(word))
+}
+
+/// What Python is told to run by `-m`, and where the words for it begin. Letters of Python's options stand together until one takes
+/// a value.
+fn module_at(words: &[String]) -> Option<(&str, usize)> {
+    let is_python = program(words).starts_with("python");
+    let mut words = words.iter().enumerate().skip(1);
+    while is_python {
+        let (at, word) = words.next()?;
+        let option = word.strip_prefix('-')?;
+        let valued = option.find(['m', 'c', 'W', 'X']).filter(|_| !option.starts_with('-'));
+        let value = valued.map_or("", |letter| &option[letter + 1..]);
+        match valued.map(|letter| option.as_bytes()[letter]) {
+            Some(b'm') if value.is_empty() => return Some((words.next()?.1, at + 2)),
+            Some(b'm') => return Some((value, at + 1)),
+            Some(b'c') => return None,
+            Some(_) if value.is_empty() => drop(words.next()),
+            None if option == "-check-hash-based-pycs" => drop(words.next()),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// The module that words behind a launcher, or those for Python, run.
+fn module_of(words: &[String]) -> Option<&str> {
+    match words {
+        [option, module, ..] if is_module(option) => Some(module),
+        _ => module_at(words).map(|(module, _)| module),
+    }
+}
+
+/// How launchers and `uv run` are told to run a module.
+fn is_module(option: &str) -> bool {
+    matches!(option, "-m" | "--module")
 }
 
 /// What comes before and after a name in quotes, wherever it is in a line.

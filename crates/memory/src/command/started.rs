@@ -1,12 +1,205 @@
 //! What a command starts: behind a shell, variables and programs that only start another.
 
-use super::{Command, launcher, stem};
+use super::{Command, is_module, launcher, stem};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 type Env = BTreeMap<String, String>;
 
+/// What surrounds a program: what those before it in the command leave it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Around {
+    env: Env,
+    /// Directories that are changed to, one below the other.
+    folder: PathBuf,
+    packages: Option<Packages>,
+}
+
+/// A program that starts another in an environment of packages: `conda run -n NAME`, `uv run`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Packages {
+    /// As it was called: `/opt/conda/bin/conda`.
+    pub program: String,
+    /// The environment by its name (`-n`).
+    pub name: Option<String>,
+    /// The environment by its folder (`-p` of conda), or the folder of the project (`--project`).
+    pub folder: Option<String>,
+}
+
+impl Packages {
+    /// `conda`, `mamba`, `micromamba`, `uv`, `poetry` or `pdm`.
+    #[must_use]
+    pub fn tool(&self) -> &str {
+        stem(&self.program)
+    }
+
+    /// Whether it is conda or one of its relatives, whose environments have names.
+    #[must_use]
+    pub fn is_conda(&self) -> bool {
+        matches!(self.tool(), "conda" | "mamba" | "micromamba")
+    }
+
+    /// Takes an option; `Some`: the directory that it changes to.
+    fn option<'a>(&mut self, option: &str, value: &'a str) -> Option<&'a str> {
+        match (self.tool(), option) {
+            (_, "-n" | "--name") if self.is_conda() => self.name = Some(value.to_owned()),
+            (_, "-p" | "--prefix") if self.is_conda() => self.folder = Some(value.to_owned()),
+            ("uv" | "poetry" | "pdm", "--project") | ("poetry", "-P") | ("pdm", "-p") => {
+                self.folder = Some(value.to_owned());
+            }
+            (_, "--cwd") | ("uv" | "poetry", "--directory") | ("poetry", "-C") => return Some(value),
+            _ => {}
+        }
+        None
+    }
+}
+
+/// The one program of a command, for who starts it otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Start {
+    /// What starts several processes of it, with its options: `torchrun -n 2`; of several the last. Empty: nothing does.
+    pub launcher: Vec<String>,
+    /// The program and its arguments as they were given; behind a launcher or `uv run` also `-m MODULE` or a script.
+    pub words: Vec<String>,
+    /// Its environment.
+    pub env: BTreeMap<String, String>,
+    /// Where the command changes to before it starts the program, from where the command starts.
+    pub folder: PathBuf,
+    /// What it is started in.
+    pub packages: Option<Packages>,
+}
+
+impl Start {
+    /// Of a command. `None`: a line for a shell that does more than that, or what only a shell can read.
+    #[must_use]
+    pub fn of(command: &[String], env: &BTreeMap<String, String>) -> Option<Self> {
+        let mut around = Around { env: env.clone(), ..Around::default() };
+        let words = match unwrapped(command, &mut around) {
+            [shell, option, line, ..] if is_shell(shell) && runs_a_line(option) => one(line, &mut around)?,
+            words => words.to_vec(),
+        };
+        let mut here = Command { words, ..Command::default() };
+        let mut launcher = Vec::new();
+        loop {
+            let inner = here.inner();
+            if inner == 0 {
+                break;
+            }
+            let words = unwrapped(&here.words[inner..], &mut around).to_vec();
+            here.words.truncate(inner);
+            launcher = std::mem::replace(&mut here.words, words);
+        }
+        let Around { env, folder, packages } = around;
+        Some(Self { launcher, words: here.words, env, folder, packages })
+    }
+}
+
+/// The program of a line that starts one and does no more than to change directories and variables before.
+fn one(line: &str, around: &mut Around) -> Option<Vec<String>> {
+    // What a shell takes otherwise than it stands, and a word that is empty.
+    let is_read = line.contains(|c| "|<>()$`\\*?[]~{}!".contains(c));
+    if is_read || line.replace("&&", ";").contains('&') || line.contains("''") || line.contains("\"\"") {
+        return None;
+    }
+    let mut program = None;
+    for part in parts(line) {
+        if part.is_empty() {
+            continue;
+        }
+        if program.is_some() {
+            return None;
+        }
+        match unwrapped(&part, around) {
+            [export, variables @ ..] if export == "export" => {
+                around.env.extend(variables.iter().filter_map(|word| assignment(word)));
+            }
+            [set, options @ ..] if set == "set" && options.iter().all(|word| word.starts_with('-')) => {}
+            [cd, folder] if cd == "cd" && !folder.starts_with('-') => around.folder.push(folder),
+            words => program = Some(words.to_vec()),
+        }
+    }
+    program
+}
+
 /// A program that starts another, its options that take the next word, and how many words of its own come before the other.
 type Wrapper = (&'static str, &'static [&'static str], usize);
+
+/// Programs that start another in an environment of packages, by `run`, with their options that take the next word.
+const PACKAGES: &[(&str, &[&str])] = &[
+    ("conda", CONDA),
+    ("mamba", CONDA),
+    ("micromamba", CONDA),
+    (
+        "uv",
+        &[
+            "-C",
+            "-P",
+            "-f",
+            "-i",
+            "-p",
+            "-w",
+            "--allow-insecure-host",
+            "--cache-dir",
+            "--config-file",
+            "--config-setting",
+            "--config-settings",
+            "--config-settings-package",
+            "--default-index",
+            "--directory",
+            "--env-file",
+            "--exclude-newer",
+            "--exclude-newer-package",
+            "--extra",
+            "--extra-index-url",
+            "--find-links",
+            "--fork-strategy",
+            "--group",
+            "--index",
+            "--index-strategy",
+            "--index-url",
+            "--keyring-provider",
+            "--link-mode",
+            "--no-binary-package",
+            "--no-build-isolation-package",
+            "--no-build-package",
+            "--no-extra",
+            "--no-group",
+            "--only-group",
+            "--package",
+            "--prerelease",
+            "--project",
+            "--python",
+            "--python-platform",
+            "--python-preference",
+            "--refresh-package",
+            "--reinstall-package",
+            "--resolution",
+            "--upgrade-group",
+            "--upgrade-package",
+            "--with",
+            "--with-editable",
+            "--with-requirements",
+        ],
+    ),
+    ("poetry", &["-C", "-P", "--directory", "--project"]),
+    ("pdm", &["-c", "-p", "--config", "--project", "--venv"]),
+];
+
+const CONDA: &[&str] = &[
+    "-a",
+    "-e",
+    "-n",
+    "-p",
+    "-r",
+    "--attach",
+    "--cwd",
+    "--env",
+    "--label",
+    "--name",
+    "--prefix",
+    "--rc-file",
+    "--root-prefix",
+];
 
 const WRAPPERS: &[Wrapper] = &[
     ("exec", &["-a"], 0),
@@ -46,21 +239,21 @@ const WRAPPERS: &[Wrapper] = &[
 /// The words of the program that a command starts, and its environment. Of a line for a shell: the first launcher of several
 /// processes, else the first Python or server of language models, else the whole line.
 pub(super) fn started(command: &[String], env: &Env) -> (Vec<String>, Env) {
-    let mut env = env.clone();
-    let words = unwrapped(command, &mut env);
+    let mut around = Around { env: env.clone(), ..Around::default() };
+    let words = unwrapped(command, &mut around);
     let line = match words {
         [shell, option, line, ..] if is_shell(shell) && runs_a_line(option) => line,
-        _ => return (flat(words), env),
+        _ => return (flat(words), around.env),
     };
     let mut first = None;
     for part in parts(line) {
-        let mut own = env.clone();
+        let mut own = around.clone();
         match unwrapped(&part, &mut own) {
             [export, variables @ ..] if export == "export" => {
-                env.extend(variables.iter().filter_map(|word| assignment(word)));
+                around.env.extend(variables.iter().filter_map(|word| assignment(word)));
             }
             words => {
-                let here = Command { words: flat(words), env: own, script: Vec::new() };
+                let here = Command { words: flat(words), env: own.env, script: Vec::new() };
                 if launcher::launcher(&here).is_some() {
                     return (here.words, here.env);
                 }
@@ -75,8 +268,8 @@ pub(super) fn started(command: &[String], env: &Env) -> (Vec<String>, Env) {
         }
     }
     first.unwrap_or_else(|| {
-        let words = flat(unwrapped(&parts(line).concat(), &mut env));
-        (words, env)
+        let words = flat(unwrapped(&parts(line).concat(), &mut around));
+        (words, around.env)
     })
 }
 
@@ -106,44 +299,73 @@ fn assignment(word: &str) -> Option<(String, String)> {
 }
 
 /// The words from the program on, with the variables before it.
-pub(super) fn unwrapped<'a>(mut words: &'a [String], env: &mut Env) -> &'a [String] {
-    while let Some((word, mut rest)) = words.split_first() {
+pub(super) fn unwrapped<'a>(mut words: &'a [String], around: &mut Around) -> &'a [String] {
+    while let Some((word, rest)) = words.split_first() {
         let name = stem(word);
         if let Some((key, value)) = assignment(word) {
-            env.insert(key, value);
+            around.env.insert(key, value);
+            words = rest;
         } else if let Some((_, valued, own)) = WRAPPERS.iter().find(|(wrapper, ..)| *wrapper == name) {
-            while let Some(option) = rest.first().filter(|word| word.starts_with('-')) {
-                let value = rest.get(1).filter(|_| valued.contains(&option.as_str()));
+            words = after_options(rest, valued, |option, value| {
                 if name == "env" {
-                    environment(option, value, env);
+                    environment(option, value, around);
                 }
-                rest = &rest[if value.is_some() { 2 } else { 1 }..];
+            });
+            words = words.get(*own..).unwrap_or_default();
+        } else if let Some((_, valued)) = PACKAGES.iter().find(|(tool, _)| *tool == name) {
+            let mut packages = Packages { program: word.clone(), ..Packages::default() };
+            let mut option = |option: &str, value: Option<&str>| {
+                around.folder.extend(value.and_then(|value| packages.option(option, value)));
+            };
+            let [run, rest @ ..] = after_options(rest, valued, &mut option) else { break };
+            if run != "run" {
+                break;
             }
-            rest = rest.get(*own..).unwrap_or_default();
-        } else if matches!(name, "conda" | "mamba" | "micromamba" | "uv" | "poetry" | "pdm")
-            && rest.first().is_some_and(|word| word == "run")
-        {
-            // A program that starts another in an environment of packages.
-            rest = &rest[1..];
-            while let Some(option) = rest.first().filter(|word| word.starts_with('-')) {
-                let takes = matches!(option.as_str(), "-n" | "-p" | "--name" | "--prefix");
-                rest = rest.get(if takes { 2 } else { 1 }..).unwrap_or_default();
-            }
+            words = after_options(rest, valued, option);
+            around.packages = Some(packages);
         } else {
             break;
         }
-        words = rest;
     }
     words
 }
 
-/// What an option of `env` takes from the environment.
-fn environment(option: &str, value: Option<&String>, env: &mut Env) {
-    let joined = option.strip_prefix("--unset=").or_else(|| option.strip_prefix("-u"));
-    match option {
-        "-" | "-i" | "--ignore-environment" => env.clear(),
-        "-u" | "--unset" => drop(value.and_then(|name| env.remove(name))),
-        _ => drop(joined.and_then(|name| env.remove(name))),
+/// The words after the options of a program, each of which is told with its value. `-m` names a module to run, as what comes after
+/// options names a program.
+fn after_options<'a>(
+    mut words: &'a [String],
+    valued: &[&str],
+    mut tell: impl FnMut(&str, Option<&str>),
+) -> &'a [String] {
+    while let Some((word, mut rest)) = words.split_first() {
+        if !word.starts_with('-') || is_module(word) && !valued.contains(&word.as_str()) {
+            break;
+        }
+        let (option, mut value) = match word.split_once('=') {
+            Some((option, value)) => (option, Some(value)),
+            None => (word.as_str(), None),
+        };
+        if valued.contains(&word.as_str()) {
+            value = rest.first().map(String::as_str);
+            rest = rest.get(1..).unwrap_or_default();
+        }
+        tell(option, value);
+        words = rest;
+        if word == "--" {
+            break;
+        }
+    }
+    words
+}
+
+/// What an option of `env` takes from the environment, or where it goes.
+fn environment(option: &str, value: Option<&str>, around: &mut Around) {
+    let env = &mut around.env;
+    match (option, value) {
+        ("-" | "-i" | "--ignore-environment", _) => env.clear(),
+        ("-u" | "--unset", Some(name)) => drop(env.remove(name)),
+        ("-C" | "--chdir", Some(folder)) => around.folder.push(folder),
+        _ => drop(option.strip_prefix("-u").and_then(|name| env.remove(name))),
     }
 }
 
@@ -175,6 +397,7 @@ fn parts(line: &str) -> Vec<Vec<String>> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     fn of(words: &[&str]) -> (String, Env) {
@@ -193,6 +416,16 @@ mod tests {
             ("/usr/bin/time -v numactl -N 0 --membind=0 python t.py", "python t.py"),
             ("stdbuf -oL ionice -c 2 -n0 taskset -c 0-3 python t.py", "python t.py"),
             ("env -u A B=1 exec conda run -n x python t.py", "python t.py"),
+            ("uv run --with deepspeed torchrun --nproc-per-node 4 t.py", "torchrun --nproc-per-node 4 t.py"),
+            ("uv run -n --extra cu12 --group dev --env-file .env -p 3.12 python t.py", "python t.py"),
+            ("uv --directory /w run --project=/p python t.py", "python t.py"),
+            ("uv run -m pkg.train --x", "-m pkg.train --x"),
+            ("uv run -- python t.py", "python t.py"),
+            ("conda run --cwd /w -s -p /env python t.py", "python t.py"),
+            ("micromamba -r /m run -e A=1 -n x python t.py", "python t.py"),
+            ("poetry -C /w run python t.py", "python t.py"),
+            ("pdm run -p /w --venv x python t.py", "python t.py"),
+            ("uv pip install torch", "uv pip install torch"),
             ("timeout", ""),
             ("conda run -n", ""),
         ] {
@@ -220,6 +453,59 @@ mod tests {
         }
         assert_eq!(of(&["nice", "/bin/sh", "-c", "python t.py"]).0, "python t.py");
         assert_eq!(of(&["bash", "run.sh", "-c"]).0, "bash run.sh -c");
+    }
+
+    #[test]
+    fn one_program_to_start() {
+        let start = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+            Start::of(&words, &[("A".to_owned(), "0".to_owned())].into())
+        };
+        let line = |line: &str| start(&["bash", "-lc", line]);
+        // Words stay as they are.
+        let env =
+            start(&["env", "-uA", "-C", "/w", "B=x y", "nice", "python", "t.py", "a b", "'c'"]).unwrap();
+        assert_eq!(env.words, ["python", "t.py", "a b", "'c'"]);
+        assert_eq!(env.env, Env::from([("B".to_owned(), "x y".to_owned())]));
+        assert_eq!(env.folder, PathBuf::from("/w"));
+        let shell =
+            line("set -e; export B=1 # it's\ncd w && cd 'v x' && C=2 python t.py --a 'b c'\n").unwrap();
+        assert_eq!(shell.words, ["python", "t.py", "--a", "b c"]);
+        assert_eq!(shell.env.into_iter().map(|(key, value)| key + &value).collect::<String>(), "A0B1C2");
+        assert_eq!(shell.folder, PathBuf::from("w/v x"));
+        let spread = line("srun -n 2 nice torchrun t.py 1").unwrap();
+        assert_eq!((spread.launcher.join(" "), spread.words.join(" ")), ("torchrun".into(), "t.py 1".into()));
+        let spread =
+            start(&["uv", "run", "--project", "/p", "torchrun", "-n", "2", "-m", "pkg", "-n", "3"]).unwrap();
+        assert_eq!(
+            (spread.launcher.join(" "), spread.words.join(" ")),
+            ("torchrun -n 2".into(), "-m pkg -n 3".into())
+        );
+        let uv = Packages { program: "uv".to_owned(), name: None, folder: Some("/p".to_owned()) };
+        assert_eq!(spread.packages, Some(uv));
+        let conda =
+            start(&["/opt/bin/conda", "run", "--name=x", "python", "t.py"]).unwrap().packages.unwrap();
+        assert_eq!(
+            (conda.tool(), conda.name.as_deref(), conda.folder.as_deref()),
+            ("conda", Some("x"), None)
+        );
+        for more in [
+            "python a.py > out",
+            "python a.py && b",
+            "python a.py; cd x",
+            "python a.py &",
+            "python a.py | b",
+            "python '*.py'",
+            "python $X.py",
+            "python t.py --name ''",
+            "if true; then python t.py; fi",
+            "source a; python t.py",
+            "cd -; python t.py",
+            "cd x",
+            "",
+        ] {
+            assert_eq!(line(more), None, "{more}");
+        }
     }
 
     #[test]
