@@ -1,7 +1,9 @@
 //! What makes two runs the same task: the command without what does not change memory.
 
+use crate::command::Command;
 use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::hash::Hasher as _;
 use std::path::Path;
 
@@ -83,7 +85,8 @@ pub struct Signature {
 
 /// Options that take a value and do not change memory: how long, how fast, at random from where,
 /// written to where. A name is not among them when scripts use it for the model as well (`--name`,
-/// `--tag`): taking two tasks for one is worse than not knowing that they are the same.
+/// `--tag`), nor one that is a size of the model in some (`--iters`: refinements that are unrolled;
+/// `--num-steps`: of a buffer on the GPU): taking two tasks for one is worse than not knowing that they are the same.
 const NEUTRAL: &[&str] = &[
     "checkpoint-dir",
     "checkpoint-path",
@@ -96,7 +99,6 @@ const NEUTRAL: &[&str] = &[
     "exp-name",
     "experiment-name",
     "iterations",
-    "iters",
     "job-id",
     "job-name",
     "learning-rate",
@@ -120,8 +122,6 @@ const NEUTRAL: &[&str] = &[
     "max-steps",
     "n-epochs",
     "num-epochs",
-    "num-iters",
-    "num-steps",
     "num-train-epochs",
     "num-workers",
     "o",
@@ -148,7 +148,6 @@ const NEUTRAL: &[&str] = &[
     "save-path",
     "save-steps",
     "seed",
-    "steps",
     "total-steps",
     "train-steps",
     "wandb-name",
@@ -168,19 +167,15 @@ const LENGTH: &[&str] = &[
     "epoch",
     "epochs",
     "iterations",
-    "iters",
     "max-epochs",
     "max-iter",
     "max-iters",
     "max-steps",
     "n-epochs",
     "num-epochs",
-    "num-iters",
-    "num-steps",
     "num-train-epochs",
     "num-workers",
     "patience",
-    "steps",
     "total-steps",
     "train-steps",
     "workers",
@@ -188,6 +183,10 @@ const LENGTH: &[&str] = &[
 
 /// Those of [`NEUTRAL`] that change how busy a task keeps its GPU.
 const FEEDING: &[&str] = &["num-workers", "workers"];
+
+/// Groups of options that are of the training and not of the model: a dotted name is one of [`NEUTRAL`] only in these.
+const GROUPS: &[&str] =
+    &["hydra", "init_args", "logger", "optim", "optimizer", "train", "trainer", "training"];
 
 /// Options that give the batch size.
 const BATCH: &[&str] = &[
@@ -242,7 +241,7 @@ impl Signature {
             user: facts.user,
             label,
             length: length.join(" "),
-            script: script(words),
+            script: script(facts.command),
         }
     }
 }
@@ -255,14 +254,11 @@ struct Words {
     length: Vec<String>,
 }
 
-/// The program and the script that it is given: the first word that is one by its name, or what follows `-m`.
-fn script(words: &[String]) -> String {
-    let Some((program, rest)) = words.split_first() else { return String::new() };
-    let module = rest.iter().skip_while(|word| *word != "-m").nth(1);
-    match module.or_else(|| rest.iter().find(|word| is_script(word))) {
-        Some(script) => format!("{} {script}", stem(program)),
-        None => stem(program).to_owned(),
-    }
+/// The program and the script or module that it is given.
+fn script(command: &[String]) -> String {
+    let command = Command::new(command, &BTreeMap::new());
+    let program = command.program();
+    command.script(is_script).map_or_else(|| program.to_owned(), |script| format!("{program} {script}"))
 }
 
 fn ending(word: &str) -> Option<&str> {
@@ -403,34 +399,39 @@ fn split(line: &str) -> Vec<String> {
     line.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Name of an option in one spelling, and the value that stands in the same word.
+/// Name of an option in one spelling, and the value that stands in the same word. Of a dotted name (`trainer.max_epochs=3` of Hydra,
+/// `--data.batch_size 8`) the last part where that says it all, else the whole.
 fn option(word: &str) -> Option<(String, Option<String>)> {
+    if let Some(size) = word.strip_prefix("-b").filter(|size| !size.is_empty())
+        && size.bytes().all(|b| b.is_ascii_digit())
+    {
+        return Some(("b".to_owned(), Some(size.to_owned())));
+    }
     let dashed = word.starts_with('-') && word.parse::<f64>().is_err() && word.len() > 1;
     let (name, value) = match word.split_once('=') {
         Some((name, value)) => (name, Some(value.to_owned())),
         None if dashed => (word, None),
         None => return None,
     };
-    // `trainer.max_epochs=3` and `+seed=1` of Hydra.
-    let name = name.trim_start_matches(['-', '+']);
-    let whole = name;
-    let name = if dashed { name } else { name.rsplit('.').next().unwrap_or(name) };
+    // `+seed=1` of Hydra.
+    let whole = name.trim_start_matches(['-', '+']);
+    let (groups, name) = whole.rsplit_once('.').map_or((None, whole), |(groups, name)| (Some(groups), name));
     if name.is_empty() || name.contains('/') {
         return None;
     }
     // `-O` and `-B` of Python are not `-o` and `-b`.
     let name = if name.len() == 1 { name.to_owned() } else { name.to_ascii_lowercase().replace('_', "-") };
-    // What an evaluation takes at once (`val.batch_size=8`) is not what training does.
-    let evaluates = || {
-        whole.to_ascii_lowercase().split('.').any(|part| {
+    let Some(groups) = groups.map(str::to_ascii_lowercase) else { return Some((name, value)) };
+    let counts = if BATCH.binary_search(&&*name).is_ok() {
+        // What an evaluation takes at once (`val.batch_size=8`) is not what training does.
+        !groups.split('.').any(|part| {
             let has = |words: &[&str]| part.split('_').any(|word| words.contains(&word));
             has(EVALUATION) && !has(&["train", "training"])
         })
+    } else {
+        groups.split('.').all(|part| GROUPS.contains(&part))
     };
-    if !dashed && BATCH.binary_search(&&*name).is_ok() && evaluates() {
-        return Some((whole.to_owned(), value));
-    }
-    Some((name, value))
+    Some((if counts { name } else { whole.to_owned() }, value))
 }
 
 fn stem(program: &str) -> &str {
@@ -496,6 +497,66 @@ mod tests {
             assert_eq!(Signature { length: one.length.clone(), ..of(same) }, one, "{same}");
         }
         assert_eq!((one.batch, one.label.as_str()), (Some(32), "python train.py --model r50"));
+    }
+
+    #[test]
+    fn what_may_be_of_the_model_counts() {
+        for (a, b) in [
+            ("./train.sh --iters 6", "./train.sh --iters 24"),
+            ("python ppo.py --num-steps 128", "python ppo.py --num-steps 2048"),
+            ("python t.py --num_iters=3", "python t.py --num_iters=4"),
+            ("python t.py steps=3", "python t.py steps=4"),
+            ("python t.py model.iterations=3", "python t.py model.iterations=4"),
+            ("python t.py model.out=256", "python t.py model.out=512"),
+            ("python t.py --decoder.output 256", "python t.py --decoder.output 512"),
+            ("python t.py trainer.model.out=256", "python t.py trainer.model.out=512"),
+        ] {
+            let words = |line: &str| -> Vec<String> { line.split(' ').map(str::to_owned).collect() };
+            assert_ne!(of(a).program, of(b).program, "{a}");
+            assert_ne!(doing(&words(a)), doing(&words(b)), "{a}");
+            assert_eq!(of(a).length, "", "{a}");
+        }
+        let one = of("python t.py fit");
+        for same in [
+            "--optimizer.lr 0.1",
+            "--optimizer.init_args.lr=0.1",
+            "--trainer.max_epochs 3",
+            "hydra.output_dir=/a",
+            "++train.optim.weight_decay=0.1",
+        ] {
+            assert_eq!(of(&format!("python t.py fit {same}")).program, one.program, "{same}");
+        }
+    }
+
+    #[test]
+    fn batch_sizes_of_groups_and_letters() {
+        let one = of("python t.py --batch-size 64").program;
+        for line in ["-b32", "--data.batch_size 32", "--data.init_args.batch_size=32", "data.batch_size=32"] {
+            let of = of(&format!("python t.py {line}"));
+            assert_eq!((of.batch, of.program), (Some(32), one), "{line}");
+        }
+        for line in ["-b", "-bb", "-b3x", "-bs32", "--b32", "--data.val.batch_size 8", "-B32"] {
+            assert_eq!(of(&format!("python t.py {line}")).batch, None, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_script_is_what_the_program_is_told_to_run() {
+        for (line, script) in [
+            ("python train.py -m resnet50", "python train.py"),
+            ("python eval.py -m resnet50", "python eval.py"),
+            ("python -um pkg --x", "python pkg"),
+            ("python3 -W ignore -mpkg.a t.py", "python3 pkg.a"),
+            ("torchrun -n 2 -m pkg.a t.py", "torchrun pkg.a"),
+            ("torchrun -n 2 t.py -m a", "torchrun t.py"),
+            ("nice env A=1 python t.py", "python t.py"),
+            ("bash run.sh -m a", "bash run.sh"),
+            ("julia t.jl", "julia t.jl"),
+        ] {
+            assert_eq!(of(line).script, script, "{line}");
+        }
+        let command = ["/bin/sh", "-c", "cd x && python t.py -m a"].map(str::to_owned);
+        assert_eq!(Signature::of(&Facts { command: &command, ..Facts::default() }).script, "python t.py");
     }
 
     #[test]
