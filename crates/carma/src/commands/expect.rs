@@ -13,7 +13,7 @@ use carma_daemon::memory::to_view;
 use carma_memory::alloc::Settings;
 use carma_memory::command::Taker;
 use carma_memory::estimators::{self, Known};
-use carma_memory::history::{Facts, Signature, fingerprint};
+use carma_memory::history::{Facts, Signature, configurations, fingerprint};
 use carma_memory::{Gpu, MiB, ModelTask, Platform, Tier};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -21,6 +21,10 @@ use std::path::{Path, PathBuf};
 
 /// Largest file of PyTorch's version that is looked at, bytes.
 const MOST_VERSION: u64 = 4 << 20;
+/// Largest file that is looked at for what it configures, bytes: larger ones are data.
+const MOST_CONFIGURATION: u64 = 1 << 20;
+/// Most such files of a command.
+const MOST_CONFIGURATIONS: usize = 32;
 /// Folder beside that of the `.rad` files in which the original keeps model summaries.
 const SUMMARIES: &str = "summaries";
 
@@ -116,7 +120,7 @@ pub(crate) fn gather(
     let text = known.summary.as_deref().or(known.hf_config.as_deref());
     request.task = TaskFacts {
         batch_size: batch,
-        script: spoken.script.as_deref().map(fingerprint),
+        script: edition(spoken.script.as_deref(), &request.command, Path::new(&request.cwd)),
         model: text.map(|text| fingerprint(text.as_bytes())),
         dataset,
         framework: framework(request),
@@ -130,6 +134,27 @@ pub(crate) fn gather(
     };
     run.batch_size = batch;
     Ok(Modelled { known, task: run })
+}
+
+/// Fingerprint of a script and of the files that configure it; `None`: none could be read. Without such files it is the script's own,
+/// under which earlier versions have stored what they learned.
+fn edition(script: Option<&[u8]>, command: &[String], cwd: &Path) -> Option<String> {
+    let files = configurations(command);
+    let texts = files.iter().take(MOST_CONFIGURATIONS);
+    let texts: Vec<_> =
+        texts.map(|file| carma_files::read(&cwd.join(file), MOST_CONFIGURATION).ok()).collect();
+    if script.is_none() && texts.iter().all(Option::is_none) {
+        return None;
+    }
+    let mut all = script.unwrap_or_default().to_vec();
+    if texts.iter().any(Option::is_some) {
+        for text in texts {
+            // One that cannot be read is kept apart from one that is empty.
+            all.extend(text.as_ref().map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
+            all.extend(text.unwrap_or_default());
+        }
+    }
+    Some(fingerprint(&all))
 }
 
 /// Samples a step, as its user or the command says them.
@@ -440,6 +465,34 @@ mod tests {
             gather(&mut job, Source::Toml(&file, &odd), &ModelArgs::default(), &task, Path::new("/"));
         let message = failure.unwrap_err().message.unwrap();
         assert!(message.contains("j.toml: optimizer") && message.contains("shampoo"), "{message}");
+    }
+
+    #[test]
+    fn another_text_of_a_configuration_is_another_edition() {
+        let dir = tempfile::tempdir().unwrap();
+        let edition = |line: &str| {
+            let mut job = request(line, dir.path());
+            let (model, task) = (ModelArgs::default(), TaskArgs::default());
+            gather(&mut job, Source::Options, &model, &task, Path::new("/")).unwrap();
+            job.task.script
+        };
+        fs::write(dir.path().join("t.py"), "x").unwrap();
+        fs::write(dir.path().join("c.yaml"), "width: 6").unwrap();
+        fs::write(dir.path().join("d.json"), "").unwrap();
+        let (plain, with) = (edition("python t.py"), edition("python t.py --config c.yaml"));
+        // As ever where there is no such file.
+        assert_eq!(plain, Some(fingerprint(b"x")));
+        assert_eq!(edition("python t.py --config absent.yaml"), plain);
+        assert_ne!(with, plain);
+        assert_eq!(edition("python t.py --config=c.yaml --out d.json"), with);
+        assert_ne!(edition("python t.py c.yaml d.json"), edition("python t.py d.json c.yaml"));
+        assert_ne!(edition("python t.py c.yaml d.json"), edition("python t.py c.yaml absent.json"));
+        // Also of a program that has no script here.
+        let installed = edition("axolotl train c.yaml");
+        assert!(installed.is_some() && edition("axolotl train absent.yaml").is_none());
+        fs::write(dir.path().join("c.yaml"), "width: 60").unwrap();
+        assert_ne!(edition("python t.py --config c.yaml"), with);
+        assert_ne!(edition("axolotl train c.yaml"), installed);
     }
 
     #[test]

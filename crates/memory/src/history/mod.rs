@@ -20,7 +20,7 @@ pub use context::Context;
 pub use program::{Anchor, Margins, Program, Sim, Told};
 pub use ratio::{ENOUGH, Group};
 pub use run::{Observed, Outcome};
-pub use signature::{Facts, Place, SETTINGS, Signature, doing, fingerprint};
+pub use signature::{Facts, Place, SETTINGS, Signature, configurations, doing, fingerprint};
 
 use crate::{Estimate, MiB, Tier};
 use program::Wanted;

@@ -33,7 +33,7 @@ pub struct Facts<'a> {
     pub gpus: u32,
     /// Samples a step, where it was said; else it is looked for in the command.
     pub batch_size: Option<u64>,
-    /// Fingerprint of the script, where it could be read.
+    /// Fingerprint of the script and of its [`configurations`], where they could be read.
     pub script: Option<&'a str>,
     /// Name or fingerprint of the model's description.
     pub model: Option<&'a str>,
@@ -259,6 +259,23 @@ fn script(command: &[String]) -> String {
     let command = Command::new(command, &BTreeMap::new());
     let program = command.program();
     command.script(is_script).map_or_else(|| program.to_owned(), |script| format!("{program} {script}"))
+}
+
+/// Files of a command that may configure what it does, in their order: what they say belongs to the task as the script's text does. Not
+/// among them: what is named as a place of output.
+#[must_use]
+pub fn configurations(command: &[String]) -> Vec<String> {
+    let split = shell_words(command);
+    let kept = normalise(split.as_deref().unwrap_or(command), false).kept;
+    let values = kept.iter().map(|word| {
+        let value = if word.contains("://") {
+            word
+        } else {
+            word.split_once('=').map_or(&**word, |(_, value)| value)
+        };
+        value.trim_matches(['\'', '"', ';', ')'])
+    });
+    values.filter(|value| is_configuration(value)).map(str::to_owned).collect()
 }
 
 fn ending(word: &str) -> Option<&str> {
@@ -526,6 +543,22 @@ mod tests {
         ] {
             assert_eq!(of(&format!("python t.py fit {same}")).program, one.program, "{same}");
         }
+    }
+
+    #[test]
+    fn files_that_configure() {
+        let of = |words: &[&str]| {
+            configurations(&words.iter().map(ToString::to_string).collect::<Vec<_>>()).join(" ")
+        };
+        let line = |line: &str| of(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!(
+            line("python t.py --config c.yaml b.toml --seed 1 --x=a/d.json"),
+            "c.yaml b.toml a/d.json"
+        );
+        assert_eq!(line("accelerate launch --config_file a.yaml t.py model=b.yml"), "a.yaml b.yml");
+        assert_eq!(line("python t.py --out r.json -o s.yaml --log-file=l.json --output_dir x"), "");
+        assert_eq!(line("python t.py --data x.csv t.cfg.py"), "");
+        assert_eq!(of(&["sh", "-c", "python a.py --c 'a.yaml'; python b.py --c=b.ini;"]), "a.yaml b.ini");
     }
 
     #[test]
