@@ -182,10 +182,11 @@ fn program(words: &[String]) -> &str {
 /// What Python is told to run by `-m`, and where the words for it begin. Letters of Python's options stand together until one takes
 /// a value.
 fn module_at(words: &[String]) -> Option<(&str, usize)> {
-    let is_python = program(words).starts_with("python");
+    if !program(words).starts_with("python") {
+        return None;
+    }
     let mut words = words.iter().enumerate().skip(1);
-    while is_python {
-        let (at, word) = words.next()?;
+    while let Some((at, word)) = words.next() {
         let option = word.strip_prefix('-')?;
         let valued = option.find(['m', 'c', 'W', 'X']).filter(|_| !option.starts_with('-'));
         let value = valued.map_or("", |letter| &option[letter + 1..]);
