@@ -102,32 +102,131 @@ fn evaluation_counts_and_checkpoints_are_not_written() {
 fn what_an_earlier_run_saved_stays_and_what_this_run_saved_is_read() {
     let Some(python) = python() else { return };
     let dir = tempfile::tempdir().unwrap();
-    for folder in ["out", "pretrained", "kept"] {
+    for folder in ["out", "pretrained", "kept", "swapped"] {
         std::fs::create_dir(dir.path().join(folder)).unwrap();
     }
     // Checkpoints, and what else the program writes over.
-    let saved =
-        ["best.pt", "packed.pt.gz", "chdir.pt", "other.pt", "replaced.pt", "forked.pt", "kept/model.pt"];
+    let saved = [
+        "archive.tar.gz",
+        "archive.zip",
+        "behind.pt",
+        "best.pt",
+        "chdir.pt",
+        "forked.pt",
+        "inside.pt",
+        "link.pt",
+        "model.safetensors",
+        "opened.pt",
+        "other.pt",
+        "packed.pt.gz",
+        "replaced.pt",
+        "step-1.pt",
+        "two.pt",
+        "kept/model.pt",
+        "swapped/model.pt",
+        "swapped/note.txt",
+    ];
     let written = ["data.bin", "nested.bin", "child.bin", "left.bin"];
-    for name in saved.into_iter().chain(written).chain(["two.pt"]) {
+    for name in saved.into_iter().chain(written) {
         std::fs::write(dir.path().join(name), format!("{name} of an earlier run")).unwrap();
     }
+    std::fs::write(dir.path().join("broken.gz"), b"\x1f\x8b\x08 no such file").unwrap();
     traced(python, "saves.py", &[&dir.path().display().to_string()], &[]);
-    let read = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
+    let read = |name: &str| String::from_utf8(std::fs::read(dir.path().join(name)).unwrap()).unwrap();
     for name in saved {
         assert_eq!(read(name), format!("{name} of an earlier run"));
     }
     assert_eq!(written.map(read), ["shorter", "data", "child", "never closed"]);
-    // The program renamed it before it saved.
-    assert_eq!(read("one.pt"), "two.pt of an earlier run");
-    let mut left: Vec<_> =
-        std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    left.sort();
-    let mut expected: Vec<&str> = saved[..6].iter().copied().chain(written).collect();
-    expected.extend(["DONE", "kept", "one.pt", "out", "pretrained"]);
+    assert!(std::fs::read(dir.path().join("broken.gz")).unwrap().starts_with(b"\x1f\x8b\x08 no such file"));
+    let mut expected: Vec<&str> = saved[..15].iter().copied().chain(written).collect();
+    expected.extend(["broken.gz", "DONE", "kept", "out", "pretrained", "swapped"]);
     expected.sort_unstable();
-    assert_eq!(left, expected);
-    assert_eq!(std::fs::read_dir(dir.path().join("out")).unwrap().count(), 0);
+    assert_eq!(names(dir.path()), expected);
+    assert!(names(&dir.path().join("out")).is_empty());
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn however_a_program_ends_what_an_earlier_run_saved_comes_back() {
+    let Some(python) = python() else { return };
+    for end in ["late", "killed"] {
+        let dir = tempfile::tempdir().unwrap();
+        let saved = ["best.pt", "final.pt", "forked.pt", "thread.pt"];
+        for name in saved {
+            std::fs::write(dir.path().join(name), format!("{name} of an earlier run")).unwrap();
+        }
+        dry_run(python, "ends.py", &[&dir.path().display().to_string(), end], &[]);
+        assert_eq!(names(dir.path()), saved, "{end}");
+        for name in saved {
+            let text = std::fs::read_to_string(dir.path().join(name)).unwrap();
+            assert_eq!(text, format!("{name} of an earlier run"), "{end}");
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_put_back_is_named_with_its_place() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("out")).unwrap();
+    let file = dir.path().join("out/best.pt");
+    std::fs::write(&file, "of an earlier run").unwrap();
+    std::fs::write(
+        dir.path().join("train.py"),
+        "import os, shutil, torch\n\
+         torch.save(torch.ones(8, device='cuda'), 'out/best.pt')\n\
+         shutil.rmtree('out')\n\
+         open('out', 'w').write('x')\n\
+         os.rename('old.log', 'old.log.1')\n\
+         open('old.log', 'w').write('x')\n",
+    )
+    .unwrap();
+    std::fs::write(dir.path().join("old.log"), "of an earlier run").unwrap();
+    let out = carma(&["dry-run", "--gpu", "H200", "--", python, "train.py"], dir.path());
+    let stderr = String::from_utf8_lossy(&out.stderr).into_owned();
+    let said = |start: &str| stderr.lines().find_map(|line| line.strip_prefix(start)).unwrap_or_default();
+    let kept = said(&format!("carma: {} could not be put back ", file.display()));
+    let kept = kept.rsplit_once(": it is ").unwrap_or_else(|| panic!("{stderr}")).1;
+    assert_eq!(std::fs::read_to_string(kept).unwrap(), "of an earlier run");
+    std::fs::remove_dir_all(Path::new(kept).parent().unwrap()).unwrap();
+    assert!(
+        said(&format!("carma: {0}.1 is what the program renamed", dir.path().join("old.log").display()))
+            .len()
+            > 1,
+        "{stderr}"
+    );
+    assert_eq!(std::fs::read_to_string(dir.path().join("old.log.1")).unwrap(), "of an earlier run");
+}
+
+#[test]
+fn what_is_saved_takes_nothing_and_what_is_loaded_does() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let earlier = dir.path().join("earlier.pt").display().to_string();
+    let made = Command::new(python)
+        .args([
+            "-c",
+            "import sys, torch\n\
+             whole = torch.ones(4096, 4096)\n\
+             torch.save({'whole': whole, 'part': whole[0], 'step': torch.tensor(7)}, sys.argv[1])",
+            &earlier,
+        ])
+        .status()
+        .unwrap();
+    assert!(made.success());
+    let mine = dir.path().join("mine.pt").display().to_string();
+    let value = traced(python, "loads.py", &[&earlier, &mine], &[]);
+    // The weight, its gradient, what was saved here and what was saved earlier; the workspaces.
+    let mib = allocated(&value);
+    assert!((112 + 64..112 + 64 + 80).contains(&mib), "{mib}");
 }
 
 #[test]

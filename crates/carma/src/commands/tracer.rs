@@ -13,12 +13,14 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
+use tokio::signal::unix::SignalKind;
 
 /// The tracer stops itself at its limit. Code that does not return to Python is ended so much later.
 const GRACE: Duration = Duration::from_secs(30);
@@ -26,6 +28,8 @@ const GRACE: Duration = Duration::from_secs(30);
 pub(crate) const INTERRUPTED: u8 = 130;
 /// Lines of a program's output that are shown where it failed.
 const TAIL: usize = 15;
+/// Of the tracer's files the one that puts back what the program would have lost.
+const PUT_BACK: &str = "carma_trace_files.py";
 
 /// What the tracer is to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -90,8 +94,11 @@ pub(crate) fn trace(
     File::create(&log).map_err(|e| Failure::usage(format!("cannot write {}: {e}", log.display())))?;
     // The run may have a directory of its own.
     let log = std::path::absolute(&log).unwrap_or(log);
+    let notes = folder.0.join("notes");
+    let notes = std::path::absolute(&notes).unwrap_or(notes);
+    File::create(&notes).map_err(|e| Failure::new(format!("cannot write {}: {e}", notes.display())))?;
     let output = folder.0.join("output");
-    let mut command = command(launch, args, platform, &folder.0, &log);
+    let mut command = command(launch, args, platform, &folder.0, &log, &notes);
     let quiet = shows != Shows::Output;
     if quiet {
         let file = File::create(&output)
@@ -109,7 +116,9 @@ pub(crate) fn trace(
     })?;
     let limit = Duration::from_secs(args.timeout.into()) + GRACE;
     let began = Instant::now();
-    let (status, interrupted) = wait(child, limit, shows == Shows::Progress)
+    // However it ended, and before a signal may end this process.
+    let over = || put_back(interpreter(launch, args).arg("-I").arg(folder.0.join(PUT_BACK)), &notes);
+    let (status, interrupted) = wait(child, limit, shows == Shows::Progress, over)
         .map_err(|e| Failure::new(format!("cannot wait for {}: {e}", python.display())))?;
     let took = began.elapsed();
     let read = read(&log, platform, status);
@@ -123,11 +132,9 @@ pub(crate) fn trace(
     }
 }
 
-fn command(launch: &Launch, args: &TracerArgs, platform: &Platform, tracer: &Path, log: &Path) -> Command {
+/// The Python of a run, in its directory and environment.
+fn interpreter(launch: &Launch, args: &TracerArgs) -> Command {
     let mut python = args.python.as_ref().unwrap_or(&launch.python).clone();
-    let (major, minor) = platform.gpu.compute_capability;
-    let (first, rest) =
-        launch.words.split_first().map_or((None, &[][..]), |(first, rest)| (Some(first), rest));
     if let Some((cwd, _)) = &launch.job
         && Path::new(&python).components().count() > 1
     {
@@ -138,21 +145,63 @@ fn command(launch: &Launch, args: &TracerArgs, platform: &Platform, tracer: &Pat
     if let Some((cwd, env)) = &launch.job {
         command.current_dir(cwd).env_clear().envs(env);
     }
+    command.envs(launch.env.iter().map(|(key, value)| (key, value))).stdin(Stdio::null());
+    command
+}
+
+fn command(
+    launch: &Launch,
+    args: &TracerArgs,
+    platform: &Platform,
+    tracer: &Path,
+    log: &Path,
+    notes: &Path,
+) -> Command {
+    let (major, minor) = platform.gpu.compute_capability;
+    let (first, rest) =
+        launch.words.split_first().map_or((None, &[][..]), |(first, rest)| (Some(first), rest));
+    let mut command = interpreter(launch, args);
     command
         .args(&launch.interpreter)
         .arg(tracer.join(TRACER[0].0))
         .args(first)
         .arg("-o")
         .arg(log)
+        .arg("--notes")
+        .arg(notes)
         .arg(format!("--timeout={}", args.timeout))
         .arg(format!("--gpu={}", platform.gpu.name))
         .arg(format!("--capability={major}.{minor}"))
         .arg(format!("--total-mib={}", platform.gpu.total_mib.0))
         .args(rest)
-        .envs(launch.env.iter().map(|(key, value)| (key, value)))
-        .env("CUDA_VISIBLE_DEVICES", "")
-        .stdin(Stdio::null());
+        .env("CUDA_VISIBLE_DEVICES", "");
     command
+}
+
+/// Undoes what the program did to older files; says where they are if that fails.
+fn put_back(command: &mut Command, notes: &Path) {
+    // Nothing was noted, or the tracer has done it itself.
+    if std::fs::metadata(notes).map_or(0, |found| found.len()) == 0 {
+        return;
+    }
+    // Ctrl-C reaches all of a terminal's group.
+    let status = command.arg(notes).process_group(0).stdout(io::stderr()).status();
+    if status.is_ok_and(|status| status.success()) {
+        return;
+    }
+    let taken = notes.with_extension("taken");
+    let bytes =
+        carma_files::read(&taken, MOST).or_else(|_| carma_files::read(notes, MOST)).unwrap_or_default();
+    for line in bytes.split(|byte| *byte == b'\n') {
+        let Ok((what, path, aside, _)) = serde_json::from_slice::<(String, PathBuf, PathBuf, bool)>(line)
+        else {
+            continue;
+        };
+        if what == "aside" && aside.symlink_metadata().is_ok() {
+            let text = format!("{} was not put back: it is {}", path.display(), aside.display());
+            let _ = writeln!(io::stderr(), "carma: {}", carma_cli::clean(&text));
+        }
+    }
 }
 
 /// The end of what the program printed.
@@ -186,8 +235,13 @@ fn read(log: &Path, platform: &Platform, status: ExitStatus) -> Result<(Vec<u8>,
 }
 
 /// Waits for the child; ends it after `limit`, or when the user wants out, who is told so: politely first, and the
-/// tracer then writes what it has seen. Says whether the user did.
-fn wait(mut child: Child, limit: Duration, progress: bool) -> io::Result<(ExitStatus, bool)> {
+/// tracer then writes what it has seen. Says whether the user did. `over` is called while signals end nothing yet.
+fn wait(
+    mut child: Child,
+    limit: Duration,
+    progress: bool,
+    over: impl FnOnce(),
+) -> io::Result<(ExitStatus, bool)> {
     // Signals go to a handle of the process: its id may be another's by then.
     let handle = Arc::new(pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?);
     let interrupts = until_interrupted(Arc::clone(&handle))?;
@@ -215,10 +269,11 @@ fn wait(mut child: Child, limit: Duration, progress: bool) -> io::Result<(ExitSt
     let status = child.wait();
     drop(done);
     let _ = watcher.join();
+    over();
     Ok((status?, interrupts.over()))
 }
 
-/// SIGINT and SIGTERM on their way to the traced program.
+/// Signals that ask for an end, on their way to the traced program.
 struct Interrupts {
     count: Arc<AtomicU32>,
     over: Arc<AtomicBool>,
@@ -235,7 +290,7 @@ impl Interrupts {
 /// The first signal is passed on as SIGTERM, the second as SIGKILL.
 fn until_interrupted(handle: Arc<OwnedFd>) -> io::Result<Interrupts> {
     let events = Events::new();
-    events.catch_signals(&[])?;
+    events.catch_signals(&[SignalKind::hangup(), SignalKind::quit()])?;
     let mine = times_caught();
     let interrupts = Interrupts { count: Arc::default(), over: Arc::default() };
     let (count, over) = (Arc::clone(&interrupts.count), Arc::clone(&interrupts.over));

@@ -20,7 +20,8 @@ weights = model.state_dict()
 
 
 def loaded(f):
-    return torch.load(f)["weight"] is weights["weight"]
+    found = torch.load(f)["weight"]
+    return found.shape == (512, 512) and found.is_cuda and found is not weights["weight"]
 
 
 def content_of(obj):
@@ -83,14 +84,14 @@ assert loaded("absent/model.pt")
 
 # The old one stays whole until the new one is.
 for replace in (os.replace, os.rename, shutil.move, lambda a, b: Path(a).replace(b), lambda a, b: Path(a).rename(b)):
-    torch.save({"by": replace}, "best.pt.new")
+    torch.save({"by": str(replace)}, "best.pt.new")
     replace("best.pt.new", "best.pt")
-    assert torch.load("best.pt")["by"] is replace
+    assert torch.load("best.pt")["by"] == str(replace)
     with open("best.pt.new", "wb") as f:
         torch.save(weights, f)
     replace("best.pt.new", "best.pt")
     assert loaded("best.pt")
-# The last but one stays, too: of an earlier run's `two.pt` it is the copy that is written over.
+# The last but one stays, too.
 for _ in range(3):
     if os.path.exists("two.pt"):
         os.replace("two.pt", "one.pt")
@@ -110,6 +111,63 @@ for copy in (shutil.copyfile, shutil.copy, shutil.copy2):
     torch.save({"by": copy}, "last.pt")
     copy("last.pt", "best.pt")
     assert torch.load("best.pt")["by"] is copy
+# Into a file that is open already, with what an earlier run wrote in it.
+with open("inside.pt", "r+b") as f:
+    torch.save(weights, f)
+    f.truncate()
+assert loaded("inside.pt")
+with open("behind.pt", "ab") as f:
+    at = f.tell()
+    torch.save(weights, f)
+with open("behind.pt", "rb") as f:
+    f.seek(at)
+    assert loaded(f)
+with os.fdopen(os.open("opened.pt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as f:
+    torch.save(weights, f)
+# In an archive.
+shutil.make_archive("archive", "zip", "pretrained")
+shutil.make_archive("archive", "gztar", "pretrained")
+# One folder in the place of another, of which something is not written anew.
+for _ in range(2):
+    os.mkdir("swapped.tmp")
+    torch.save(weights, "swapped.tmp/model.pt")
+    if os.path.exists("swapped"):
+        os.rename("swapped", "swapped.old")
+    os.rename("swapped.tmp", "swapped")
+    shutil.rmtree("swapped.old", ignore_errors=True)
+# Only the newest stay, of an earlier run's, too; and a link leads to the best.
+os.remove("step-1.pt")
+torch.save(weights, "step-2.pt")
+os.symlink("step-2.pt", "link.tmp")
+os.replace("link.tmp", "link.pt")
+os.symlink("step-2.pt", "newest.pt")
+assert loaded("link.pt")
+# Several in one file.
+several = io.BytesIO()
+torch.save(1, several)
+torch.save({"two": 2}, several)
+several.seek(0)
+assert torch.load(several) == 1 and torch.load(several) == {"two": 2}
+# What begins like a packed file and is none.
+with open("broken.gz", "ab") as f:
+    f.write(b"x")
+with open("broken.gz", "wb") as f:
+    torch.save(weights, f)
+# By a library that writes by itself; programs take its functions when they begin.
+os.mkdir("safetensors")
+Path("safetensors/__init__.py").write_text("")
+Path("safetensors/torch.py").write_text("""
+def save_file(tensors, filename, metadata=None):
+    raise AssertionError("written")
+def load_file(filename, device="cpu"):
+    raise AssertionError("read")
+""")
+sys.path.insert(0, os.getcwd())
+from safetensors.torch import load_file, save_file
+save_file(weights, "model.safetensors")
+assert load_file("model.safetensors", device="cuda")["weight"].is_cuda
+assert load_file("model.safetensors")["weight"].device.type == "cpu"
+shutil.rmtree("safetensors")
 for remove in (os.remove, os.unlink, lambda path: Path(path).unlink()):
     torch.save(weights, "best.pt")
     remove("best.pt")

@@ -36,12 +36,13 @@ pub use replay::{COMPILED, Replay, replay};
 use crate::{Error, Estimate, ModelTask, Platform};
 
 /// The tracer's files, to be written into one folder; the first is for `python3 carma_trace.py`.
-pub const TRACER: [(&str, &str); 6] = [
+pub const TRACER: [(&str, &str); 7] = [
     ("carma_trace.py", include_str!("python/carma_trace.py")),
     ("carma_trace_record.py", include_str!("python/carma_trace_record.py")),
     ("carma_trace_reserved.py", include_str!("python/carma_trace_reserved.py")),
     ("carma_trace_kernels.py", include_str!("python/carma_trace_kernels.py")),
     ("carma_trace_saves.py", include_str!("python/carma_trace_saves.py")),
+    ("carma_trace_files.py", include_str!("python/carma_trace_files.py")),
     ("carma_trace_cuda.py", include_str!("python/carma_trace_cuda.py")),
 ];
 

@@ -56,7 +56,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from carma_trace_cuda import count_model, fake_cuda, fake_parallel, fake_tensor_methods, note_compilers
 from carma_trace_kernels import fake_kernels
-from carma_trace_record import LOG, NOW, Record, Stop, Tensor, answer, foreign, learn_references, map_tensors, patch
+from carma_trace_record import LOG, NOW, Record, Stop, Tensor, foreign, learn_references, map_tensors, patch
 from carma_trace_saves import fake_saving
 
 BATCHES = 3  # of a data loader, and least iterations
@@ -70,7 +70,6 @@ class Run:
 
     def __init__(self):
         self.steps, self.backwards, self.loaders, self.stopped = 0, 0, 0, False
-        self.put_back = None  # files of earlier runs
         # How often all that is trained was trained. A program may have an optimizer for each parameter, or one that steps
         # rarely, as a generator's beside its critic's.
         self.iterations = 0
@@ -87,7 +86,6 @@ class Run:
         self.by_optimizer[optimizer] = self.by_optimizer.get(optimizer, 0) + 1
         if self.steps == 1:
             count_model()
-            no_checkpoints()
         LOG.write("m forward")
         counts = list(self.by_optimizer.values())
         self.iterations = max(self.iterations, min(counts), max(counts) // 5)
@@ -165,25 +163,6 @@ def partial_batch(loader, count):
         return None
 
 
-# Checkpoints of libraries: a dry run leaves none behind.
-SAVERS = (
-    ("transformers.modeling_utils", "PreTrainedModel", "save_pretrained"),
-    ("transformers.trainer", "Trainer", "_save_checkpoint"),
-    ("transformers.trainer", "Trainer", "save_model"),
-    ("accelerate.accelerator", "Accelerator", "save_state"),
-    ("lightning.pytorch.trainer.trainer", "Trainer", "save_checkpoint"),
-    ("pytorch_lightning.trainer.trainer", "Trainer", "save_checkpoint"),
-    ("safetensors.torch", None, "save_file"),
-)
-
-
-def no_checkpoints():
-    for module, owner, name in SAVERS:
-        found = sys.modules.get(module)
-        if found is not None:
-            patch(getattr(found, owner, None) if owner else found, name, lambda _: answer())
-
-
 def fake_loader():
     loader = torch.utils.data.DataLoader
     made = loader.__init__
@@ -259,7 +238,7 @@ def install(options):
     fake_kernels()
     fake_loader()
     hook_training()
-    RUN.put_back = fake_saving()
+    fake_saving(getattr(options, "notes", None))
     watch_models()
     note_compilers()
     fake_parallel()
@@ -332,8 +311,6 @@ def recorded(options, what, body, command=()):
         status=status, reason=reason, steps=RUN.iterations, backwards=RUN.backwards,
         cudnn_benchmark=bool(torch.backends.cudnn.benchmark), allocated=LOG.peak,
     )
-    if RUN.put_back:
-        RUN.put_back()
     if status == "failed":
         print("carma: the dry run failed: %s" % reason, file=sys.stderr)
         code = 1
@@ -500,6 +477,7 @@ def main():
     parser.add_argument("--total-mib", type=int, default=143771)
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--timeout", type=int, default=0, help="seconds")
+    parser.add_argument("--notes", help="file for what is to be done by `carma_trace_files.py NOTES` once this is over")
     words = sys.argv[1:]
     rest = []
     if "--" in words:

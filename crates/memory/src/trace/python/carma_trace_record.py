@@ -321,7 +321,7 @@ def written(func, args, kwargs):
 
 
 OVERWRITES = ("copy_", "zero_", "fill_")
-KEEPS = ("_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_")
+KEEPS = ("_amp_foreach_non_finite_check_and_unscale_", "_amp_update_scale_", "set_")  # no number changes
 
 
 def follow(func, name, args, kwargs, out, fresh):
