@@ -71,12 +71,27 @@ impl Database for System {
         };
         let found = entry_of(by_name)?;
         let (None, Ok(gid)) = (found, group.parse()) else { return Ok(found) };
-        #[expect(unsafe_code, reason = "as above")]
-        entry_of(|entry, room, size, found| {
-            // SAFETY: as `entry_of` promises.
-            unsafe { libc::getgrgid_r(gid, entry, room, size, found) }
-        })
+        by_number(gid)
     }
+}
+
+/// The number of a group, if there is one of that number.
+fn by_number(gid: u32) -> io::Result<Option<u32>> {
+    #[expect(unsafe_code, reason = "nix gives up at entries of 1 MiB, of any group of the file")]
+    entry_of(|entry, room, size, found| {
+        // SAFETY: as `entry_of` promises.
+        unsafe { libc::getgrgid_r(gid, entry, room, size, found) }
+    })
+}
+
+/// Whether the system's database tells of all groups: `getgrouplist` leaves those of a service out that fails, without an error.
+/// May block for as long as the database does.
+///
+/// # Errors
+/// The database's, asked for a number that no group is given: the last service was asked for it, too.
+pub(crate) fn tells_groups() -> io::Result<()> {
+    const NOBODYS: u32 = u32::MAX - 2;
+    by_number(NOBODYS).map(drop)
 }
 
 /// The number of a group that `getgrnam_r` or `getgrgid_r` finds; `None`: there is none. `ask` gets pointers that are valid for

@@ -110,6 +110,7 @@ impl Performer {
             id: lives.identify(job, placement.attempt),
             records: lives.records(job, placement),
             restarts: state.job(job).map_or(0, Job::restarts),
+            not_launched: state.job(job).map_or(0, Job::not_launched_in_a_row),
         });
     }
 

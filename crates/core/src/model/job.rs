@@ -230,6 +230,13 @@ impl Job {
         self.past.iter().filter(|attempt| attempt.began()).count()
     }
 
+    /// Launches in a row, up to now, of which nothing came.
+    #[must_use]
+    pub fn not_launched_in_a_row(&self) -> usize {
+        let rows = self.past.iter().rev();
+        rows.take_while(|attempt| matches!(attempt.verdict, Reason::NotLaunched { .. })).count()
+    }
+
     /// How long its attempt takes alone in all, by its own count.
     #[must_use]
     pub fn counted_run(&self) -> Option<Millis> {

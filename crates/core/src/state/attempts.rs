@@ -134,11 +134,7 @@ impl State {
             // It was to go back into the queue: it is there, and needs no pause.
             Some(_) => self.enqueue(id, |_| ()),
             None => {
-                let in_a_row = |job: &Job| {
-                    let mut rows = job.past.iter().rev();
-                    rows.by_ref().take_while(|a| matches!(a.verdict, Reason::NotLaunched { .. })).count()
-                };
-                let failures = in_a_row(self.get(id)?);
+                let failures = self.get(id)?.not_launched_in_a_row();
                 let wait = Millis::secs(1 << failures.min(LONGEST_PAUSE_LOG2));
                 let until = pause.then(|| self.now + wait);
                 self.enqueue(id, |job| {

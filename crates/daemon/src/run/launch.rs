@@ -50,6 +50,8 @@ pub struct Launch {
     pub records: Records,
     /// Earlier attempts that really began.
     pub restarts: usize,
+    /// Launches in a row before this one of which nothing came.
+    pub not_launched: usize,
 }
 
 /// What came of a launch, as far as the launcher can tell.
@@ -231,6 +233,7 @@ impl Context {
             env,
             session,
             user: self.as_root.then_some(Owner { uid: stored.uid, gid: stored.gid }),
+            not_launched: launch.not_launched,
             log: if kept { Log::Kept { path, limit: log_limit(&stored.request) } } else { Log::Users(path) },
             checkpoint: checkpoint::directory(&stored.request, &launch.id.journal, launch.job),
             look_ms: self.look_ms,

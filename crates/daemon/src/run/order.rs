@@ -32,6 +32,8 @@ pub struct Order {
     pub session: Session,
     /// Whom to become; `None`: stay who we are.
     pub user: Option<Owner>,
+    /// Launches of it in a row before this one of which nothing came.
+    pub not_launched: usize,
     /// Where the output goes.
     pub log: Log,
     /// Directory for what it saves, if it wants one.

@@ -32,6 +32,14 @@ impl NotStarted {
     pub(super) fn by(what: &str, error: io::Error) -> Self {
         Self { why: format!("{what}: {error}"), machine: is_machines(&error) }
     }
+
+    /// What the machine's user database does not tell: no fault of the job's, whatever the error.
+    pub(super) fn untold(what: &str, error: &io::Error) -> Self {
+        Self {
+            why: format!("the user database of this machine does not tell {what}: {error}"),
+            machine: true,
+        }
+    }
 }
 
 /// Whether the machine lacks something: descriptors, memory, processes, room on its disk.
@@ -194,7 +202,7 @@ fn words(order: &Order, user: &User) -> Result<Vec<String>, NotStarted> {
     if !order.session.login {
         return Ok(order.command.clone());
     }
-    let shell = user.shell();
+    let shell = user.shell().map_err(|e| NotStarted::untold("its user's login shell", &e))?;
     let name = shell.rsplit('/').next().unwrap_or_default();
     let line = match name {
         "sh" | "bash" | "dash" | "zsh" | "ksh" | "mksh" | "ash" => "exec \"$0\" \"$@\"",

@@ -117,7 +117,7 @@ struct Attempt {
 impl Attempt {
     /// Starts the command.
     fn begin(&mut self, order: &mut Order) -> Result<(ProcessRef, Listener), NotStarted> {
-        let user = User::find(order.user).map_err(|e| NotStarted::by("its user cannot be looked up", e))?;
+        let user = User::told(order.user, order.not_launched)?;
         if let Some(groups) = &order.groups {
             match Group::create(groups, &order.id, order.limits) {
                 Ok(group) => self.group = Some(group),

@@ -1,9 +1,15 @@
 //! The user whose job it is: becoming one for a while, in this thread alone, or for good.
 
+use super::command::NotStarted;
+use crate::people;
 use carma_process::progress::Owner;
 use nix::unistd::{Gid, Uid, getgrouplist};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
+
+/// Launches in a row that are given up because the database may not have told all groups: two minutes of pauses. Then the job
+/// runs with those that it told. Where a service is named that is not set up, no later launch would do better.
+const WAITS_FOR_GROUPS: usize = 6;
 
 /// A user with all groups; `None`: we are not root, and stay who we are.
 #[derive(Debug, Clone)]
@@ -21,26 +27,21 @@ struct Identity {
 impl User {
     /// Looks a user up. The system's user database may be far away, which is this job's affair alone.
     pub(super) fn find(owner: Option<Owner>) -> io::Result<Self> {
-        let Some(Owner { uid, gid }) = owner else { return Ok(Self(None)) };
-        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-        let (groups, shell) = match nix::unistd::User::from_uid(uid)? {
-            Some(user) => {
-                let name = CString::new(user.name).map_err(io::Error::other)?;
-                (getgrouplist(&name, gid)?, user.shell.to_string_lossy().into_owned())
-            }
-            None => (vec![gid], String::new()),
-        };
-        Ok(Self(Some(Identity { uid, gid, groups, shell })))
+        let Some(owner) = owner else { return Ok(Self(None)) };
+        Identity::find(owner, &System).map(|identity| Self(Some(identity)))
     }
 
-    /// The login shell, by the user database or, where we stay who we are, by that of ours.
-    pub(super) fn shell(&self) -> String {
+    /// Looks the user of a job up that is to start now, after so many launches in a row of which nothing came.
+    pub(super) fn told(owner: Option<Owner>, not_launched: usize) -> Result<Self, NotStarted> {
+        let Some(owner) = owner else { return Ok(Self(None)) };
+        Identity::told(owner, not_launched, &System).map(|identity| Self(Some(identity)))
+    }
+
+    /// The login shell, by the user database or, where we stay who we are, by that of ours; empty where it knows none.
+    pub(super) fn shell(&self) -> io::Result<String> {
         match &self.0 {
-            Some(identity) => identity.shell.clone(),
-            None => match nix::unistd::User::from_uid(Uid::current()) {
-                Ok(Some(user)) => user.shell.to_string_lossy().into_owned(),
-                Ok(None) | Err(_) => String::new(),
-            },
+            Some(identity) => Ok(identity.shell.clone()),
+            None => Ok(System.user(Uid::current())?.map_or_else(String::new, |(_, shell)| shell)),
         }
     }
 
@@ -89,5 +90,123 @@ impl User {
         nix::unistd::setgroups(&identity.groups)?;
         nix::unistd::setgid(identity.gid)?;
         nix::unistd::setuid(identity.uid)
+    }
+}
+
+/// What a supervisor asks the user database.
+trait Database {
+    /// Name and login shell of a user; `None`: there is none.
+    fn user(&self, uid: Uid) -> io::Result<Option<(String, String)>>;
+    /// All groups of a user, and that one; fewer where a service fails.
+    fn groups_of(&self, name: &CStr, gid: Gid) -> io::Result<Vec<Gid>>;
+    /// An error where that list may be short.
+    fn tells_groups(&self) -> io::Result<()>;
+}
+
+/// The system's.
+struct System;
+
+impl Database for System {
+    fn user(&self, uid: Uid) -> io::Result<Option<(String, String)>> {
+        let user = nix::unistd::User::from_uid(uid)?;
+        Ok(user.map(|user| (user.name, user.shell.to_string_lossy().into_owned())))
+    }
+
+    fn groups_of(&self, name: &CStr, gid: Gid) -> io::Result<Vec<Gid>> {
+        Ok(getgrouplist(name, gid)?)
+    }
+
+    fn tells_groups(&self) -> io::Result<()> {
+        people::tells_groups()
+    }
+}
+
+impl Identity {
+    fn find(Owner { uid, gid }: Owner, database: &impl Database) -> io::Result<Self> {
+        let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+        let (groups, shell) = match database.user(uid)? {
+            Some((name, shell)) => {
+                let name = CString::new(name).map_err(io::Error::other)?;
+                (database.groups_of(&name, gid)?, shell)
+            }
+            None => (vec![gid], String::new()),
+        };
+        Ok(Self { uid, gid, groups, shell })
+    }
+
+    /// An outage of the database is no fault of the job's: it goes back into the queue, and is tried again after a pause.
+    fn told(owner: Owner, not_launched: usize, database: &impl Database) -> Result<Self, NotStarted> {
+        let identity = Self::find(owner, database).map_err(|e| NotStarted::untold("who its user is", &e))?;
+        // What root may does not go by its groups.
+        if !identity.uid.is_root()
+            && let Err(e) = database.tells_groups()
+        {
+            if not_launched < WAITS_FOR_GROUPS {
+                return Err(NotStarted::untold("all groups of its user", &e));
+            }
+            eprintln!(
+                "carma supervisor: user {} may lack groups that the user database does not tell: {e}",
+                owner.uid
+            );
+        }
+        Ok(identity)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory service: whether users are told, and whether groups are.
+    struct Directory(bool, bool);
+
+    fn answer(fine: bool) -> io::Result<()> {
+        if fine { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ECONNREFUSED)) }
+    }
+
+    impl Database for Directory {
+        fn user(&self, uid: Uid) -> io::Result<Option<(String, String)>> {
+            let entry = (uid.as_raw() <= 7).then(|| ("bob".into(), "/bin/sh".into()));
+            answer(self.0).map(|()| entry)
+        }
+
+        fn groups_of(&self, _: &CStr, gid: Gid) -> io::Result<Vec<Gid>> {
+            // As `getgrouplist` does.
+            Ok(if self.1 { vec![gid, Gid::from_raw(71)] } else { vec![gid] })
+        }
+
+        fn tells_groups(&self) -> io::Result<()> {
+            answer(self.1)
+        }
+    }
+
+    #[test]
+    fn a_job_waits_for_a_user_database_that_does_not_answer() {
+        let bob = Owner { uid: 7, gid: 70 };
+        let groups = |identity: Identity| identity.groups.into_iter().map(Gid::as_raw).collect::<Vec<_>>();
+        assert_eq!(groups(Identity::told(bob, 0, &Directory(true, true)).unwrap()), [70, 71]);
+        for not_launched in [0, 100] {
+            let NotStarted { why, machine } =
+                Identity::told(bob, not_launched, &Directory(false, true)).unwrap_err();
+            assert!(machine && why.contains("who its user is"), "{why}");
+        }
+        // A list without the groups of the service that is down.
+        for not_launched in 0..WAITS_FOR_GROUPS {
+            let NotStarted { why, machine } =
+                Identity::told(bob, not_launched, &Directory(true, false)).unwrap_err();
+            assert!(machine && why.contains("all groups of its user"), "{why}");
+        }
+        assert_eq!(groups(Identity::told(bob, WAITS_FOR_GROUPS, &Directory(true, false)).unwrap()), [70]);
+        let root = Owner { uid: 0, gid: 0 };
+        assert_eq!(groups(Identity::told(root, 0, &Directory(true, false)).unwrap()), [0]);
+        let nobody = Owner { uid: 8, gid: 80 };
+        assert_eq!(groups(Identity::told(nobody, 0, &Directory(true, true)).unwrap()), [80]);
+    }
+
+    #[test]
+    fn the_database_of_this_machine_is_asked() {
+        let root = System.user(Uid::from_raw(0)).unwrap();
+        assert_eq!(root.unwrap().0, "root");
+        assert!(System.groups_of(c"root", Gid::from_raw(0)).unwrap().contains(&Gid::from_raw(0)));
     }
 }
