@@ -1,20 +1,22 @@
 //! Who the users of this machine are: names, groups, authority and limits, from the system's user database.
 //!
 //! The database may be a directory service that answers slowly or not at all, so answers are kept for a moment, and
-//! nobody but the asking request waits for one. An error is no answer: limits of one's own and of groups would be lost. It
-//! gives nobody authority either, and refuses only those whose limits are not known without an answer.
+//! nobody but the asking user waits for one, for [`PATIENCE`] at most. None in time is as an error, and an error is no
+//! answer: limits of one's own and of groups would be lost. It gives nobody authority either, and refuses only those whose
+//! limits are not known without an answer.
 //!
 //! No error of `getpwuid_r` and `getgrnam_r` is read as "there is none", although their manual pages allow it: glibc answers
 //! that without an error, and `ENOENT` is what the client of an LDAP directory tells that is down.
 
 use crate::config::limits::{LimitsConfig, UserLimits};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{CString, c_char, c_int};
 use std::io;
 use std::ptr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, watch};
 
 /// The group whose members are operators where the configuration names none.
 const OPERATORS: &str = "carma-operators";
@@ -22,17 +24,21 @@ const OPERATORS: &str = "carma-operators";
 const FRESH: Duration = Duration::from_secs(10);
 /// Room for the entry of a group, bytes: at first, and at most. Members have eight bytes or more each.
 const ENTRY: (usize, usize) = (16 << 10, 64 << 20);
-/// Users remembered at most.
+/// Users remembered, and asked for, at most.
 const REMEMBERED: usize = 4096;
+/// How long an answer is waited for.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Users that the database is asked for at a time: if it hangs, the other threads that may block go on with the journal.
+const AT_A_TIME: usize = 32;
 
 /// A user as carma sees one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Person {
     /// Login name; the number where there is none.
     pub name: Arc<str>,
-    /// Primary group.
-    pub gid: u32,
-    /// May do what root may, by membership in the operators' group.
+    /// Login group; `None`: the database knows no such user.
+    pub gid: Option<u32>,
+    /// May do what root may, by membership in the operators' group. Root is not asked for.
     pub operator: bool,
     /// What the user may have.
     pub limits: UserLimits,
@@ -125,6 +131,14 @@ fn with_room<T>(ask: impl Fn(&mut [c_char]) -> Result<T, c_int>) -> io::Result<T
     }
 }
 
+/// A look-up under way: one for each user, however many requests wait for it.
+#[derive(Clone)]
+struct Asked {
+    since: Instant,
+    /// Who it is, once that is known; closed without, if it will not be.
+    answer: watch::Receiver<Option<Person>>,
+}
+
 /// The user database, with carma's configuration laid over it.
 pub struct People {
     database: Box<dyn Database>,
@@ -134,6 +148,10 @@ pub struct People {
     /// The user that the daemon runs as.
     me: u32,
     known: Mutex<HashMap<u32, (Instant, Person)>>,
+    /// Look-ups under way for requests.
+    asked: Mutex<HashMap<u32, Asked>>,
+    turns: Arc<Semaphore>,
+    patience: Duration,
     /// Errors of the database that the log has, each with the group that was asked for; `None`: a user.
     told: Mutex<BTreeSet<(Option<String>, Option<i32>)>>,
 }
@@ -149,6 +167,9 @@ impl People {
             limits,
             me,
             known: Mutex::default(),
+            asked: Mutex::default(),
+            turns: Arc::new(Semaphore::new(AT_A_TIME)),
+            patience: PATIENCE,
             told: Mutex::default(),
         }
     }
@@ -162,29 +183,105 @@ impl People {
     /// What was found out of a user a moment ago; never blocks.
     #[must_use]
     pub fn known(&self, uid: u32) -> Option<Person> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(&uid).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, person)| person.clone())
+        self.remembered().get(&uid).filter(|(at, _)| at.elapsed() < FRESH).map(|(_, person)| person.clone())
     }
 
-    /// What is known of a user. May block for as long as the user database does. `gid`: for a user that it does not
-    /// know.
+    /// Who a user is, for a request, in a runtime of tokio. After [`PATIENCE`] what was known before counts, as with an error
+    /// of the database; `None`: nothing was.
+    pub async fn who(self: &Arc<Self>, uid: u32) -> Option<Person> {
+        if let Some(person) = self.known(uid) {
+            return Some(person);
+        }
+        let Asked { since, mut answer } = self.asked(uid)?;
+        // A database that has been silent for so long keeps nobody else waiting.
+        let left = self.patience.saturating_sub(since.elapsed());
+        match tokio::time::timeout(left, answer.wait_for(Option::is_some)).await {
+            Ok(Ok(person)) => person.clone(),
+            Ok(Err(_)) | Err(_) => self.meanwhile(uid),
+        }
+    }
+
+    /// The look-up of a user that is under way, or a new one; `None`: too many are.
+    fn asked(self: &Arc<Self>, uid: u32) -> Option<Asked> {
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = asked.get(&uid) {
+            return Some(found.clone());
+        }
+        if asked.len() >= REMEMBERED && !self.is_unlimited(uid) {
+            return None;
+        }
+        let (tell, answer) = watch::channel(None);
+        let new = Asked { since: Instant::now(), answer };
+        asked.insert(uid, new.clone());
+        let people = self.clone();
+        tokio::spawn(async move {
+            // Root waits for no turn.
+            let turn = async { people.turns.clone().acquire_owned().await.ok() };
+            let turn = if people.is_unlimited(uid) { None } else { turn.await };
+            let database = people.clone();
+            let found = tokio::task::spawn_blocking(move || database.look_up(uid)).await;
+            drop(turn);
+            people.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+            if let Ok(Ok(person)) = found {
+                tell.send_replace(Some(person));
+            }
+        });
+        Some(new)
+    }
+
+    /// Whether a user needs no answer for what is allowed: root, and whom the daemon runs as.
+    fn is_unlimited(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.me
+    }
+
+    /// What counts of a user while the database does not answer. Limits go on as they were. Authority does not: it may be the
+    /// answer that somebody has it no longer.
+    fn meanwhile(&self, uid: u32) -> Option<Person> {
+        let before = self.remembered().get(&uid).map(|(_, person)| person.clone());
+        before.filter(|person| !person.operator).or_else(|| {
+            let name = uid.to_string();
+            let limits = self.limits.of(&name, &[], true);
+            self.is_unlimited(uid).then(|| Person { name: name.into(), gid: None, operator: false, limits })
+        })
+    }
+
+    fn remembered(&self) -> MutexGuard<'_, HashMap<u32, (Instant, Person)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known of users, one after the other, as far as the database tells it in that time: those of whom it does not are
+    /// missing.
+    #[must_use]
+    pub fn look_up_all(
+        self: &Arc<Self>,
+        uids: BTreeSet<u32>,
+        patience: Duration,
+    ) -> BTreeMap<u32, io::Result<Person>> {
+        let until = Instant::now() + patience;
+        let (tell, told) = mpsc::channel();
+        let people = self.clone();
+        // Without a thread nothing is told.
+        let _ = std::thread::Builder::new().name("users".into()).spawn(move || {
+            // Until nobody listens any more.
+            uids.into_iter().all(|uid| tell.send((uid, people.look_up(uid))).is_ok())
+        });
+        let left = || until.saturating_duration_since(Instant::now());
+        std::iter::from_fn(|| told.recv_timeout(left()).ok()).collect()
+    }
+
+    /// What is known of a user. May block for as long as the user database does.
     ///
     /// # Errors
     /// When the user database answers with an error, and the limits of the user are not known without it.
-    pub fn look_up(&self, uid: u32, gid: u32) -> io::Result<Person> {
+    pub fn look_up(&self, uid: u32) -> io::Result<Person> {
         if let Some(person) = self.known(uid) {
             return Ok(person);
         }
-        let person = match self.ask(uid, gid) {
+        let person = match self.ask(uid) {
             Ok(person) => person,
-            // Limits go on as they were. Authority does not: it may be the answer that somebody has it no longer.
-            Err(e) => {
-                let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-                let before = known.get(&uid).map(|(_, person)| person).filter(|person| !person.operator);
-                return before.cloned().ok_or(e);
-            }
+            Err(e) => return self.meanwhile(uid).ok_or(e),
         };
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.remembered();
         if known.len() >= REMEMBERED {
             known.retain(|_, (at, _)| at.elapsed() < FRESH);
         }
@@ -194,22 +291,21 @@ impl People {
         Ok(person)
     }
 
-    fn ask(&self, uid: u32, gid: u32) -> io::Result<Person> {
-        // They need no answer for what they may do.
-        let unlimited = uid == 0 || uid == self.me;
+    fn ask(&self, uid: u32) -> io::Result<Person> {
+        let unlimited = self.is_unlimited(uid);
         let user = match self.database.user(uid).inspect_err(|e| self.tell(None, e)) {
             Err(_) if unlimited => None,
             user => user?,
         };
-        let known = user.is_some();
         // The login group, as after a login: the client may run under another one.
-        let (name, gid) = user.unwrap_or_else(|| (uid.to_string(), gid));
-        let wanted = known && (self.operators.is_some() || !self.limits.group.is_empty());
-        let groups = if wanted { self.database.groups_of(&name, gid) } else { Ok(Vec::new()) };
+        let (name, gid) = user.map_or_else(|| (uid.to_string(), None), |(name, gid)| (name, Some(gid)));
+        let groups_count = !unlimited && (self.operators.is_some() || !self.limits.group.is_empty());
+        let of_groups = gid.filter(|_| groups_count);
+        let groups = of_groups.map_or(Ok(Vec::new()), |gid| self.database.groups_of(&name, gid));
         // That list is short where the database fails, without an error. Asked for by name, a group tells.
         let is_in = |group: &str| -> io::Result<bool> {
             let groups = groups.as_ref().map_err(|e| io::Error::from(e.kind()))?;
-            Ok(wanted && self.database.group(group)?.is_some_and(|gid| groups.contains(&gid)))
+            Ok(of_groups.is_some() && self.database.group(group)?.is_some_and(|gid| groups.contains(&gid)))
         };
         let is_in = |group: &str| is_in(group).inspect_err(|e| self.tell(Some(group), e));
         // Nobody is an operator by an error. That it keeps nobody out matters: the group need not exist, and glibc answers
@@ -249,17 +345,17 @@ mod tests {
     fn members_of_the_group_are_operators_and_a_user_that_nobody_knows_is_none() {
         let me = rustix::process::getuid().as_raw();
         let root = People::new(Some("root"), LimitsConfig::default(), 0);
-        let look_up = |people: &People, uid, gid| people.look_up(uid, gid).unwrap();
-        assert!(look_up(&root, 0, 0).operator, "root is a member of its group");
-        let by_number = People::new(Some("0"), LimitsConfig::default(), 0);
-        assert!(look_up(&by_number, 0, 0).operator);
-        let none = look_up(&root, 4_000_000_000, 77);
-        assert_eq!((none.operator, none.gid, &*none.name), (false, 77, "4000000000"));
+        let look_up = |people: &People, uid| people.look_up(uid).unwrap();
+        let (_, gid) = System.user(1).unwrap().expect("a user of every Linux, `daemon` or `bin`");
+        let by_number = People::new(Some(&gid.to_string()), LimitsConfig::default(), 0);
+        assert!(look_up(&by_number, 1).operator, "a member of its group");
+        let none = look_up(&root, 4_000_000_000);
+        assert_eq!((none.operator, none.gid, &*none.name), (false, None, "4000000000"));
         assert_eq!(none.limits, UserLimits::default());
-        assert_eq!(look_up(&root, 0, 0).limits, UserLimits::NONE);
+        assert_eq!(look_up(&root, 0).limits, UserLimits::NONE);
         let missing = People::new(Some("no-such-group-here"), LimitsConfig::default(), 0);
         assert_eq!(missing.operators(), Some(("no-such-group-here", false)));
-        assert!(!look_up(&missing, me, 0).operator);
+        assert!(!look_up(&missing, me).operator);
         assert_eq!(People::new(Some("root"), LimitsConfig::default(), 1000).operators(), None);
     }
 
@@ -284,8 +380,13 @@ mod tests {
         assert!(System.group("ro\0ot").unwrap().is_none());
     }
 
-    /// A directory service: whether users and groups are answered.
-    struct Directory([std::sync::atomic::AtomicBool; 2]);
+    /// A directory service: whether users and groups are answered; whether it hangs, asked for groups.
+    #[derive(Default)]
+    struct Directory(
+        [std::sync::atomic::AtomicBool; 2],
+        std::sync::RwLock<()>,
+        std::sync::atomic::AtomicUsize,
+    );
 
     impl Database for Arc<Directory> {
         fn user(&self, uid: u32) -> io::Result<Option<(String, u32)>> {
@@ -294,6 +395,8 @@ mod tests {
         }
 
         fn groups_of(&self, _: &str, gid: u32) -> io::Result<Vec<u32>> {
+            self.2.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            drop(self.1.read());
             // As `getgrouplist` does.
             Ok(if self.answers(1).is_ok() { vec![gid, 71] } else { vec![gid] })
         }
@@ -320,39 +423,39 @@ mod tests {
     fn a_database_that_fails_takes_no_limits_away() {
         let limits = "pending-jobs = 9\n[user.bob]\ngpus = 1\n[group.students]\npending-jobs = 3\n[group.staff]\ngpus = 8";
         let limits: LimitsConfig = toml::from_str(limits).unwrap();
-        let directory = Arc::new(Directory(Default::default()));
+        let directory = Arc::new(Directory::default());
         let of =
             |me| People { database: Box::new(directory.clone()), ..People::new(None, limits.clone(), me) };
         let people = of(0);
         for (users, groups) in [(false, false), (false, true), (true, false)] {
             directory.set(users, groups);
-            assert!(people.look_up(7, 7).is_err() && people.known(7).is_none(), "{users} {groups}");
+            assert!(people.look_up(7).is_err() && people.known(7).is_none(), "{users} {groups}");
         }
         directory.set(true, true);
-        let bob = people.look_up(7, 7).unwrap();
-        assert_eq!((&*bob.name, bob.gid, bob.operator), ("bob", 70, false));
+        let bob = people.look_up(7).unwrap();
+        assert_eq!((&*bob.name, bob.gid, bob.operator), ("bob", Some(70), false));
         assert_eq!((bob.limits.gpus, bob.limits.pending_jobs), (Some(1), Some(3)));
-        let nobody = people.look_up(8, 80).unwrap();
-        assert_eq!((&*nobody.name, nobody.gid, nobody.limits.pending_jobs), ("8", 80, Some(9)));
+        let nobody = people.look_up(8).unwrap();
+        assert_eq!((&*nobody.name, nobody.gid, nobody.limits.pending_jobs), ("8", None, Some(9)));
         // What was found out counts for a moment.
         directory.set(false, false);
-        assert_eq!(people.look_up(7, 7).unwrap(), bob);
+        assert_eq!(people.look_up(7).unwrap(), bob);
         // One's own daemon serves one also then, and root's serves root.
-        assert_eq!(&*of(8).look_up(8, 80).unwrap().name, "8");
-        let root = people.look_up(0, 0).unwrap();
+        assert_eq!(&*of(8).look_up(8).unwrap().name, "8");
+        let root = people.look_up(0).unwrap();
         assert_eq!((&*root.name, root.operator, root.limits), ("0", false, UserLimits::NONE));
         // Limits go on as they were told.
         age(&people);
         for (users, groups) in [(false, false), (false, true), (true, false)] {
             directory.set(users, groups);
             assert!(people.known(7).is_none());
-            assert_eq!(people.look_up(7, 7).unwrap(), bob, "{users} {groups}");
+            assert_eq!(people.look_up(7).unwrap(), bob, "{users} {groups}");
         }
     }
 
     #[test]
     fn nobody_is_kept_out_by_an_operators_group_that_cannot_be_told_and_nobody_is_an_operator_by_it() {
-        let directory = Arc::new(Directory(Default::default()));
+        let directory = Arc::new(Directory::default());
         let of = |limits: &str| {
             let limits: LimitsConfig = toml::from_str(limits).unwrap();
             People { database: Box::new(directory.clone()), ..People::new(Some("students"), limits, 0) }
@@ -360,10 +463,10 @@ mod tests {
         let own = "pending-jobs = 9\n[user.bob]\ngpus = 1";
         let people = of(own);
         directory.set(true, true);
-        assert!(people.look_up(7, 7).unwrap().operator);
+        assert!(people.look_up(7).unwrap().operator);
         age(&people);
         directory.set(true, false);
-        let bob = people.look_up(7, 7).unwrap();
+        let bob = people.look_up(7).unwrap();
         assert_eq!((&*bob.name, bob.operator), ("bob", false));
         assert_eq!((bob.limits.gpus, bob.limits.pending_jobs), (Some(1), Some(9)));
         assert_eq!(
@@ -373,10 +476,45 @@ mod tests {
         // Limits that a group gives are not known, and those of an operator are not to be had by an error.
         let people = of(&format!("{own}\n[group.students]\npending-jobs = 3"));
         directory.set(true, true);
-        assert!(people.look_up(7, 7).unwrap().operator);
+        assert!(people.look_up(7).unwrap().operator);
         age(&people);
         directory.set(true, false);
-        assert!(people.look_up(7, 7).is_err());
+        assert!(people.look_up(7).is_err());
+    }
+
+    #[test]
+    fn a_database_that_hangs_keeps_root_and_those_who_are_known_from_nothing() {
+        let limits = toml::from_str("pending-jobs = 9\n[group.students]\npending-jobs = 3").unwrap();
+        let directory = Arc::new(Directory::default());
+        directory.set(true, true);
+        let people = Arc::new(People {
+            database: Box::new(directory.clone()),
+            patience: Duration::from_millis(50),
+            ..People::new(Some("staff"), limits, 0)
+        });
+        let asked = || directory.2.load(std::sync::atomic::Ordering::Relaxed);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let who = |uid| runtime.block_on(people.who(uid));
+        let bob = who(7).unwrap();
+        assert_eq!((bob.limits.pending_jobs, asked()), (Some(3), 1));
+        age(&people);
+        let hangs = directory.1.write().unwrap();
+        // Nobody asks for root's groups.
+        assert_eq!(who(0).unwrap().limits, UserLimits::NONE);
+        // Of the others, one look-up is under way for all requests.
+        for _ in 0..9 {
+            assert_eq!(who(7).unwrap(), bob);
+        }
+        assert_eq!(asked(), 2);
+        people.remembered().clear();
+        assert_eq!(who(7), None);
+        // A start waits a moment, for those whom it is told of.
+        let told = people.look_up_all([0, 7, 8].into(), people.patience);
+        assert_eq!(told.into_keys().collect::<Vec<_>>(), [0]);
+        drop(hangs);
+        let told = people.look_up_all([0, 7, 8].into(), Duration::from_secs(600));
+        assert_eq!(told.into_keys().collect::<Vec<_>>(), [0, 7, 8]);
+        assert_eq!(who(7), Some(bob));
     }
 
     /// What was found out no longer counts.

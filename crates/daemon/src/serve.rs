@@ -12,7 +12,7 @@ use crate::logs;
 use crate::memory::Memory;
 use crate::messages::Message;
 use crate::notify::{Notify, Watchdog};
-use crate::people::People;
+use crate::people::{self, People};
 use crate::perform::Performer;
 use crate::recorder::{self, Recorder};
 use crate::run::cgroup::Hierarchy;
@@ -235,12 +235,14 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     // Those who have jobs, and those whose accounts are shown.
     let owners = state.jobs().values().map(|job| job.spec.user.uid);
     let owners: BTreeSet<u32> = owners.chain(state.accounts_at(state.now()).into_keys()).collect();
+    // Before clients are answered and the service manager knows that carma is there: a database that hangs holds up no start.
+    let mut told = people.look_up_all(owners.clone(), people::PATIENCE);
     for owner in owners {
-        match people.look_up(owner, owner) {
+        match told.remove(&owner).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
             Ok(person) => drop(core.allowances.set(owner, person.limits.allowance())),
             Err(e) => {
                 tracing::warn!(
-                    "the user database does not say who user {owner} is, whose limits stay as they were: {e}"
+                    "the user database does not say who user {owner} is, whose limits stay as they were until that user's next request: {e}"
                 );
                 if let Some(kept) = state.options().allowances.of.get(&owner) {
                     core.allowances.set(owner, *kept);
@@ -445,6 +447,8 @@ const REQUESTS: &str = "requests";
 
 /// Threads for what may block: reads of the journal, the user database.
 const BLOCKING_THREADS: usize = 64;
+/// How long those are waited for at the end: the user database may hang.
+const LAST_READERS: Duration = Duration::from_secs(1);
 
 /// Answers clients until a signal comes.
 fn listen(
@@ -461,7 +465,7 @@ fn listen(
         .enable_all()
         .build()
         .map_err(system("cannot start answering"))?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let listener = bind(&options.socket, as_root).await?;
         tracing::info!(
             "carma serves {} with policy {} at {}",
@@ -475,13 +479,9 @@ fn listen(
             "descriptors: {} (soft limit at the start: {former}, which jobs get): at most {} connections, {} of one user, {} kept for root, and {} readers of the journal; the rest is for jobs",
             d.all, d.connections, d.per_user, d.kept, d.readers
         );
-        match app.people.operators() {
-            Some((group, true)) => tracing::info!("operators: the members of group {group}"),
-            Some((group, false)) if options.config.operators.is_some() => {
-                tracing::warn!("operators: there is no group {group}, so only root may act on the jobs of others");
-            }
-            Some(_) | None => {}
-        }
+        let (people, named) = (app.people.clone(), options.config.operators.is_some());
+        // Nobody waits for the user database.
+        drop(tokio::task::spawn_blocking(move || tell_operators(&people, named)));
         notify.ready(&format!("serves {} at {}", app.gpus, options.socket.display()));
         let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot wait for signals"))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot wait for signals"))?;
@@ -493,7 +493,22 @@ fn listen(
         let _ = fs::remove_file(&options.socket);
         tracing::info!("carma stops; running jobs go on");
         Ok(())
-    })
+    });
+    runtime.shutdown_timeout(LAST_READERS);
+    served
+}
+
+/// Says in the log who may act on the jobs of others. `named`: in the configuration.
+fn tell_operators(people: &People, named: bool) {
+    match people.operators() {
+        Some((group, true)) => tracing::info!("operators: the members of group {group}"),
+        Some((group, false)) if named => {
+            tracing::warn!(
+                "operators: there is no group {group}, so only root may act on the jobs of others"
+            );
+        }
+        Some(_) | None => {}
+    }
 }
 
 async fn bind(socket: &Path, as_root: bool) -> Result<UnixListener, ServeError> {

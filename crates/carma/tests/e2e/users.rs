@@ -264,3 +264,27 @@ fn a_login_shell_reads_the_profile() {
     }
     assert_eq!(said, ("[yes] a b\n".to_owned(), "[] a b\n".to_owned()));
 }
+
+#[test]
+fn a_user_without_an_entry_has_the_group_of_the_client_after_a_restart_too() {
+    if !ready() {
+        return;
+    }
+    let mut daemon = Setup::new("virtual:1xA100-40GB").start();
+    let group = |daemon: &Daemon, gid: &str| {
+        let mut client = std::process::Command::new("setpriv");
+        client.args(["--reuid", "4000005555", "--regid", gid, "--clear-groups"]).arg(daemon.binary_for_all());
+        client.arg("--socket").arg(daemon.socket()).current_dir("/");
+        let output = client.args(["submit", "--parsable", "--", "id", "-g"]).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let id = stdout(&output).trim().parse().unwrap();
+        daemon.end_of(id);
+        daemon.output(id)
+    };
+    assert_eq!(group(&daemon, "4000006666"), "4000006666\n");
+    daemon.kill();
+    // It looks up whose jobs it knows, and has no client to take a group from.
+    daemon.restart(&[]);
+    assert_eq!(group(&daemon, "4000006666"), "4000006666\n");
+    assert_eq!(group(&daemon, "4000007777"), "4000007777\n");
+}

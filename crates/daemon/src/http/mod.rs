@@ -43,11 +43,7 @@ use connections::Turns;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
 use tokio::sync::oneshot;
-
-/// How long the user database may take to say who asks.
-const WHO: Duration = Duration::from_secs(5);
 
 /// What every handler needs.
 pub struct App {
@@ -138,24 +134,11 @@ impl FromRequestParts<Arc<App>> for Peer {
         let unknown = || Failure(Refused::new(403, "not_allowed", "the kernel does not say who you are"));
         let ConnectInfo(Credentials { uid, gid, pid }) =
             ConnectInfo::<Credentials>::from_request_parts(parts, state).await.map_err(|_| unknown())?;
-        let Person { name, gid, operator, limits } = who(&state.people, uid, gid).await?;
-        Ok(Self { user: User { uid, name, operator }, gid, pid, limits })
-    }
-}
-
-/// Who a user is. The user database may be a service that hangs: that must keep nobody else waiting.
-async fn who(people: &Arc<People>, uid: u32, gid: u32) -> Result<Person, Failure> {
-    if let Some(person) = people.known(uid) {
-        return Ok(person);
-    }
-    let people = people.clone();
-    let asked = tokio::task::spawn_blocking(move || people.look_up(uid, gid));
-    match tokio::time::timeout(WHO, asked).await {
-        Ok(Ok(Ok(person))) => Ok(person),
-        Ok(Ok(Err(_)) | Err(_)) | Err(_) => {
+        let Some(Person { name, gid: login, operator, limits }) = state.people.who(uid).await else {
             let text = "the user database of this machine does not say who you are: try again in a moment";
-            Err(Refused::new(503, "busy", text).into())
-        }
+            return Err(Refused::new(503, "busy", text).into());
+        };
+        Ok(Self { user: User { uid, name, operator }, gid: login.unwrap_or(gid), pid, limits })
     }
 }
 
