@@ -448,7 +448,8 @@ impl Slowdowns {
 
     fn look_alone(&mut self, now: Millis, job: &Job, gpus: &[&Gpu], company: &Company, looks: &[Look]) {
         let id = job.spec.id;
-        let Some(watch) = self.watched.get_mut(&id) else { return };
+        let (Some(watch), Some(gpu)) = (self.watched.get_mut(&id), gpus.first()) else { return };
+        let key = (job.spec.command_key, gpu.info.name.clone());
         watch.measured = now;
         // While it loads it does nothing of what it will do: to its first step where it tells of steps, else to its first activity.
         let stepped = gpus.iter().filter_map(|gpu| gpu.tenant(id)?.stepped).max();
@@ -479,13 +480,17 @@ impl Slowdowns {
         }
         // Again when twice as much was seen.
         alone.due = now + now.since(since).max(PROFILE);
-        let rate = self.paces.rate(id, from, now);
+        let known = || self.profiles.get(&key)?.profile.rate.as_ref();
+        let works =
+            self.paces.counts(id) || watch.rate.as_ref().or_else(known).is_some_and(|rate| !rate.aside);
+        // Once it has counted its work, an evaluation is no measure of it.
+        let rate = self.paces.rate(id, from, now).filter(|rate| !(rate.rate.aside && works));
         let counted =
             rate.as_ref().filter(|r| r.advances >= ADVANCES || r.is_average).map(|r| r.rate.clone());
         let mut profile = Profile {
             name: job.spec.name.to_string(),
             class: Some(class(job.spec.command_key)),
-            gpu: gpus.first().map(|gpu| gpu.info.name.clone()),
+            gpu: Some(key.1.clone()),
             rate: counted.clone(),
             metrics: alone.samples.metrics(),
             latency_p99_ms: self.paces.p99(id, from, now).filter(P99::is_enough).map(|p99| p99.ms),
@@ -507,9 +512,7 @@ impl Slowdowns {
         if is_narrowed(job) {
             return;
         }
-        if let Some(gpu) = gpus.first().map(|gpu| gpu.info.name.clone()) {
-            self.keep(&job.spec, &gpu, profile, now);
-        }
+        self.keep(&job.spec, &key.1, profile, now);
     }
 
     /// What neighbours leave a server by its latency, if a window beside them is full, and over how long: its 99th percentile alone over
@@ -565,11 +568,8 @@ impl Slowdowns {
         let alone = known.filter(|alone| alone.per_s > 0.0);
         let seconds = over.0 as f64 / 1000.0;
         let progress = match (&rate, &alone) {
-            // Counted otherwise, or something else is counted: no part of the rate alone.
-            (Some(rate), Some(alone))
-                if rate.advances >= ADVANCES
-                    && (&rate.rate.unit, rate.rate.source) == (&alone.unit, alone.source) =>
-            {
+            // Counted otherwise, or something else is counted (it evaluates): no part of the rate alone.
+            (Some(rate), Some(alone)) if rate.advances >= ADVANCES && rate.rate.counts_like(alone) => {
                 Some(rate.rate.per_s / alone.per_s)
             }
             (None, Some(_))
@@ -580,7 +580,8 @@ impl Slowdowns {
             _ => None,
         };
         let together = rate.filter(|r| r.advances >= ADVANCES).map(|r| r.rate);
-        self.publish(id, Some(rate_view(together.as_ref(), alone.as_ref(), progress)));
+        let of = alone.as_ref().filter(|alone| together.as_ref().is_none_or(|now| now.counts_like(alone)));
+        self.publish(id, Some(rate_view(together.as_ref(), of, progress)));
         let mut at_most = || {
             let key = (job.spec.command_key, gpus.first()?.info.name.clone());
             faster(&mut self.fastest, key, together.as_ref().filter(|_| alone.is_none())?)
@@ -951,7 +952,7 @@ fn faster(fastest: &mut BTreeMap<(u64, String), Rate>, key: (u64, String), now: 
         fastest.pop_first();
     }
     let most = fastest.entry(key).or_insert_with(|| now.clone());
-    if (&most.unit, most.source) != (&now.unit, now.source) {
+    if !most.counts_like(now) {
         *most = now.clone();
         return None;
     }
@@ -973,9 +974,7 @@ fn is_narrowed(job: &Job) -> bool {
 /// Whether two profiles of a command say the same: rates within a tenth, activity within ten points.
 fn alike(a: &Profile, b: &Profile) -> bool {
     let rates = match (&a.rate, &b.rate) {
-        (Some(a), Some(b)) => {
-            a.unit == b.unit && a.source == b.source && (0.9..=1.1).contains(&(a.per_s / b.per_s))
-        }
+        (Some(a), Some(b)) => a.counts_like(b) && (0.9..=1.1).contains(&(a.per_s / b.per_s)),
         (a, b) => a.is_none() && b.is_none(),
     };
     let busy = |p: &Profile| p.metrics.smact_pct.or(p.metrics.gpu_util_pct).map_or(0.0, |s| s.mean);

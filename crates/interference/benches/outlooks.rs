@@ -167,7 +167,7 @@ fn task(i: u64) -> Profile {
     Profile {
         name: format!("task {i}"),
         class: Some(format!("task {i}")),
-        rate: Some(Rate { per_s: 10.0, unit: None, source: Some(RateSource::Heartbeat) }),
+        rate: Some(Rate { per_s: 10.0, source: Some(RateSource::Heartbeat), ..Rate::default() }),
         metrics: Metrics {
             gract_pct: Some(Stat::of(30.0 + 70.0 * part)),
             smact_pct: Some(Stat::of(10.0 + 80.0 * part)),

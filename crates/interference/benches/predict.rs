@@ -55,7 +55,7 @@ fn task(i: u32) -> Profile {
     let part = f64::from(i % 10) / 10.0;
     Profile {
         name: format!("task {i}"),
-        rate: Some(Rate { per_s: 10.0, unit: None, source: Some(RateSource::Heartbeat) }),
+        rate: Some(Rate { per_s: 10.0, source: Some(RateSource::Heartbeat), ..Rate::default() }),
         metrics: Metrics {
             gract_pct: Some(Stat::of(30.0 + 70.0 * part)),
             smact_pct: Some(Stat::of(10.0 + 80.0 * part)),

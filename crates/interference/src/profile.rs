@@ -77,7 +77,7 @@ pub struct Profile {
 }
 
 /// How fast a task goes. In a file a plain number is a rate of unknown unit and source.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Rate {
     /// Units of work a second.
     pub per_s: f64,
@@ -87,6 +87,17 @@ pub struct Rate {
     /// Where the number comes from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<RateSource>,
+    /// Whether the task says that it is not its main work: it evaluates, loads or prepares.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub aside: bool,
+}
+
+impl Rate {
+    /// Whether both count the same, so that one is a part of the other.
+    #[must_use]
+    pub fn counts_like(&self, other: &Self) -> bool {
+        (&self.unit, self.source, self.aside) == (&other.unit, other.source, other.aside)
+    }
 }
 
 /// Where a rate comes from, best first.
@@ -120,15 +131,17 @@ impl<'de> Deserialize<'de> for Rate {
             unit: Option<String>,
             #[serde(default)]
             source: Option<RateSource>,
+            #[serde(default)]
+            aside: bool,
         }
         impl From<f64> for Whole {
             fn from(per_s: f64) -> Self {
-                Self { per_s, unit: None, source: None }
+                Self { per_s, unit: None, source: None, aside: false }
             }
         }
-        let Whole { per_s, unit, source } =
+        let Whole { per_s, unit, source, aside } =
             wrong::number_or_object(deserializer, "a number or an object with `per_s`")?;
-        Ok(Self { per_s, unit, source })
+        Ok(Self { per_s, unit, source, aside })
     }
 }
 

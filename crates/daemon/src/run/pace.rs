@@ -7,6 +7,8 @@ use carma_core::state::State;
 use carma_core::units::Millis;
 use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::{Done, Measured, Tally};
+#[cfg(test)]
+use carma_interference::rate::{Said, printed::Report};
 use carma_process::process;
 use carma_process::progress::Event;
 use carma_process::usage::{Host, Usage};
@@ -144,6 +146,12 @@ impl Paces {
         paced.tally.best(seconds(from), seconds(to))
     }
 
+    /// Whether a job's present attempt has counted its work itself: not an evaluation, say.
+    #[must_use]
+    pub fn counts(&self, job: JobId) -> bool {
+        self.lock().values().any(|paced| paced.job == job && paced.tally.began_s().is_some())
+    }
+
     /// Whether a job's supervisor has told all that it heard since then: where nothing was counted, the job stood still.
     #[must_use]
     pub fn is_heard(&self, job: JobId, from: Millis) -> bool {
@@ -246,6 +254,16 @@ impl Paces {
     pub fn step(&self, job: JobId, at: Millis) {
         for paced in self.lock().values_mut().filter(|paced| paced.job == job) {
             paced.tally.steps(seconds(at), "process", 1);
+        }
+    }
+
+    /// As if a job's supervisor had told that it printed a bar.
+    #[cfg(test)]
+    pub fn bar(&self, job: JobId, at: Millis, label: &str, count: f64) {
+        let (unit, label) = ("it".to_owned(), label.to_owned());
+        let said = Said { unit, count: Some(count), total: None, per_s: None, label };
+        for paced in self.lock().values_mut().filter(|paced| paced.job == job) {
+            paced.tally.printed(&Report { at_s: seconds(at), said: said.clone() });
         }
     }
 

@@ -590,7 +590,7 @@ fn a_count_is_passed_on_as_it_grows_and_not_for_ever() {
 
 #[test]
 fn a_speed_is_held_against_the_fastest_that_its_command_was_seen() {
-    let rate = |per_s: f64, unit: &str| Rate { per_s, unit: Some(unit.into()), source: None };
+    let rate = |per_s: f64, unit: &str| Rate { per_s, unit: Some(unit.into()), ..Rate::default() };
     let mut fastest = BTreeMap::new();
     let mut at_most = |command: u64, rate: &Rate| {
         faster(&mut fastest, (command, GPU.into()), rate).map(|of| (of * 100.0).round())
@@ -604,4 +604,50 @@ fn a_speed_is_held_against_the_fastest_that_its_command_was_seen() {
     assert_eq!(at_most(1, &rate(1.0, "epoch")), None);
     assert_eq!(at_most(1, &rate(0.5, "epoch")), Some(50.0));
     assert_eq!(at_most(3, &rate(0.0, "step")), None);
+}
+
+/// Trainings and their evaluations print bars of one unit.
+#[test]
+fn an_evaluation_is_no_slowdown() {
+    let mut host = Host::new();
+    host.busy = Some(50.0);
+    let a = host.place(&[0]);
+    host.slowdowns.paces.open(a, "1.1".into());
+    host.begin(a);
+    let mut done = BTreeMap::new();
+    let mut print = |host: &mut Host, label: &'static str, per_s: f64, seconds: u32| {
+        for _ in 0..seconds * 2 {
+            let count = done.entry(label).or_insert(0.0);
+            *count += per_s / 2.0;
+            host.slowdowns.paces.bar(a, host.now + Millis(500), label, *count);
+            host.see(1);
+            host.now = Millis(host.now.0 - 500);
+        }
+    };
+    let alone = |host: &Host| host.slowdowns.watched[&a].rate.clone().unwrap();
+    let kept = |host: &Host| host.slowdowns.profile(a.0, GPU).unwrap().rate.clone().unwrap();
+    print(&mut host, "training", 10.0, 40);
+    assert!((alone(&host).per_s - 10.0).abs() < 0.5 && !alone(&host).aside, "{:?}", alone(&host));
+    // Nor is it the speed alone, however long it takes.
+    host.strangers = true;
+    host.see(1);
+    host.strangers = false;
+    print(&mut host, "evaluating", 2.0, 60);
+    assert!((alone(&host).per_s - 10.0).abs() < 0.5 && (kept(&host).per_s - 10.0).abs() < 0.5);
+    let b = host.place(&[0]);
+    host.begin(b);
+    print(&mut host, "training", 10.0, 40);
+    let measured =
+        |host: &Host| host.state.job(a).unwrap().measured.map(|measured| measured.progress.to_f64());
+    assert!(measured(&host).unwrap() > 0.9);
+    let lowest = |host: &mut Host, print: &mut dyn FnMut(&mut Host, &'static str, f64, u32)| {
+        (0..60).fold(1.0_f64, |low, _| {
+            print(host, "evaluating", 2.0, 1);
+            low.min(measured(host).unwrap())
+        })
+    };
+    let low = lowest(&mut host, &mut print);
+    assert!(low > 0.9, "{low}");
+    print(&mut host, "training", 5.0, 60);
+    assert!((measured(&host).unwrap() - 0.5).abs() < 0.1, "a slowdown is");
 }

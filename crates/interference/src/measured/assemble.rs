@@ -133,7 +133,8 @@ fn profile_of(task: &str, windows: &[Combination], solos: &Solos, warm: &Warm<'_
     let source = told.unwrap_or(RateSource::Heartbeat);
     let mut profile = Profile { name: task.to_owned(), ..Profile::default() };
     if let Some(per_s) = solos.overall(task, mode) {
-        profile.rate = Some(Rate { per_s, unit: Some("steps".into()), source: Some(source) });
+        profile.rate =
+            Some(Rate { per_s, unit: Some("steps".into()), source: Some(source), ..Rate::default() });
     } else {
         profile.remarks.push("it was not measured alone".into());
     }

@@ -856,7 +856,7 @@ mod tests {
             smact_pct: Some(Stat::of(60.0)),
             ..Metrics::default()
         };
-        let rate = rate.map(|per_s| Rate { per_s, unit: None, source: None });
+        let rate = rate.map(|per_s| Rate { per_s, ..Rate::default() });
         Features::of(&Profile { metrics, rate, ..Profile::default() }, None, Mode::Mps, gpu)
     }
 

@@ -6,7 +6,11 @@ use proptest::prelude::*;
 fn task(name: &str, gract: f64, smact: f64) -> Profile {
     Profile {
         name: name.into(),
-        rate: Some(Rate { per_s: 10.0, unit: None, source: Some(crate::profile::RateSource::Heartbeat) }),
+        rate: Some(Rate {
+            per_s: 10.0,
+            source: Some(crate::profile::RateSource::Heartbeat),
+            ..Rate::default()
+        }),
         metrics: Metrics {
             gract_pct: Some(Stat::of(gract)),
             smact_pct: Some(Stat::of(smact)),
@@ -85,7 +89,7 @@ fn an_unsound_solo_rate_is_found_out_and_learned() {
     let gpu = GpuType::named("V100");
     let (a, mut b) = (task("a", 97.0, 97.0), task("b", 50.0, 50.0));
     // Its program became four times as fast since it was profiled.
-    b.rate = Some(Rate { per_s: 2.5, unit: None, source: None });
+    b.rate = Some(Rate { per_s: 2.5, ..Rate::default() });
     let members = [Member::of(&a), Member::of(&b)];
     let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
     let mut model = SlowdownModel::new();
@@ -299,7 +303,7 @@ fn any_task(name: &'static str) -> impl Strategy<Value = Profile> {
     (pct(), pct(), pct(), pct(), pct(), prop::option::of(1.0..1e5_f64), prop::option::of(1e-3..1e5_f64))
         .prop_map(move |(gract, smact, smocc, dram, util, memory, rate)| Profile {
             name: name.into(),
-            rate: rate.map(|per_s| Rate { per_s, unit: None, source: None }),
+            rate: rate.map(|per_s| Rate { per_s, ..Rate::default() }),
             metrics: Metrics {
                 gract_pct: gract.map(Stat::of),
                 smact_pct: smact.map(Stat::of),

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 fn task(name: &str, smact: f64, rate_by_threads_pct: BTreeMap<u8, f64>) -> Profile {
     Profile {
         name: name.into(),
-        rate: Some(Rate { per_s: 10.0, unit: None, source: Some(RateSource::Heartbeat) }),
+        rate: Some(Rate { per_s: 10.0, source: Some(RateSource::Heartbeat), ..Rate::default() }),
         metrics: Metrics {
             gract_pct: Some(Stat::of(99.0)),
             smact_pct: Some(Stat::of(smact)),

@@ -478,10 +478,15 @@ impl Stream {
             _ if live_s < 2.0 => Quality::Fair,
             _ => Quality::Good,
         };
-        let rate = Rate { per_s: counted / live_s, unit: Some(self.unit.clone()), source: Some(self.source) };
+        let rate = self.rate(counted / live_s);
         let span_s = (first.at_s, last.at_s);
         let cv = self.variation(start, end);
         Some(Measured { rate, span_s, live_s, counted, advances, cv, is_average: false, quality })
+    }
+
+    fn rate(&self, per_s: f64) -> Rate {
+        let (unit, source) = (Some(self.unit.clone()), Some(self.source));
+        Rate { per_s, unit, source, aside: self.aside }
     }
 
     /// Coefficient of variation of the rate between about [`PIECES`] marks.
@@ -509,7 +514,7 @@ impl Stream {
         let per_s = carma_stats::high_median(&inside)?;
         let span_s = (times().fold(to_s, f64::min), times().fold(from_s, f64::max));
         Some(Measured {
-            rate: Rate { per_s, unit: Some(self.unit.clone()), source: Some(self.source) },
+            rate: self.rate(per_s),
             span_s,
             live_s: span_s.1 - span_s.0,
             counted: 0.0,

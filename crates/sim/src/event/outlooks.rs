@@ -268,7 +268,7 @@ fn profile(task: &CatalogueTask, command: u64) -> Profile {
     Profile {
         class: Some(name.clone()),
         name,
-        rate: Some(Rate { per_s: 1.0, unit: None, source: Some(RateSource::Heartbeat) }),
+        rate: Some(Rate { per_s: 1.0, source: Some(RateSource::Heartbeat), ..Rate::default() }),
         metrics: Metrics {
             gract_pct: share(activity.gract),
             smact_pct: share(activity.smact),

@@ -57,7 +57,7 @@ impl Columns {
             rate: positive(at(self.solo)).map(|per_s| Rate {
                 per_s,
                 unit: Some("items".into()),
-                source: None,
+                ..Rate::default()
             }),
             metrics: Metrics {
                 gpu_util_pct: positive(at(self.sm)).map(Stat::of),

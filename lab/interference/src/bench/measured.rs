@@ -227,6 +227,7 @@ pub(crate) fn older(paths: &[PathBuf]) -> Result<Set, Error> {
                 per_s: any(name),
                 unit: Some("steps".into()),
                 source: Some(RateSource::Heartbeat),
+                ..Rate::default()
             }),
             metrics: Metrics {
                 gract_pct: of(|w| w.gract * 100.0),

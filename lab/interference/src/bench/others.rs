@@ -12,8 +12,8 @@ fn rate(per_s: f64) -> Option<Rate> {
     // Measured by the same people in the same campaign: as good as our own.
     (per_s.is_finite() && per_s > 0.0).then_some(Rate {
         per_s,
-        unit: None,
         source: Some(RateSource::Printed),
+        ..Rate::default()
     })
 }
 

@@ -127,7 +127,7 @@ mod tests {
         let stat = |mean: f64, p95: f64, cv: f64| Some(Stat { mean, p95: Some(p95), cv: Some(cv) });
         Profile {
             name: "resnet50".into(),
-            rate: Some(Rate { per_s: 36.214, unit: Some("it".into()), source: Some(RateSource::Printed) }),
+            rate: Some(Rate { per_s: 36.214, unit: Some("it".into()), source: Some(RateSource::Printed), ..Rate::default() }),
             metrics: Metrics {
                 gract_pct: stat(97.31, 99.0, 0.021),
                 smact_pct: stat(71.48, 74.9, 0.049),
@@ -195,7 +195,12 @@ mod tests {
     fn a_profile_without_a_rate() {
         let bare = Profile { name: "a".into(), ..Profile::default() };
         assert!(text(&bare, None).contains("rate:    not known"), "{}", text(&bare, None));
-        let rate = Rate { per_s: 0.415, unit: Some("SM-seconds".into()), source: Some(RateSource::Activity) };
+        let rate = Rate {
+            per_s: 0.415,
+            unit: Some("SM-seconds".into()),
+            source: Some(RateSource::Activity),
+            ..Rate::default()
+        };
         let proxy = text(&Profile { rate: Some(rate), ..bare }, None);
         assert!(proxy.contains("0.4150 SM-seconds/s (activity of the GPU; a heartbeat would"), "{proxy}");
     }
