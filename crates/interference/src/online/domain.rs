@@ -111,14 +111,17 @@ fn prior_sd(known: &Class, features: &Features, spread: &[f64; SOLO]) -> [f64; C
     sd
 }
 
-/// In how many of the rows each class was measured.
-fn counts_of(rows: &[Row]) -> BTreeMap<&str, u32> {
-    let mut counts = BTreeMap::new();
-    for row in rows {
+/// In how many of the rows each class was measured, and in how many others alone.
+fn counts_of(rows: &[Row]) -> BTreeMap<&str, (u32, u32)> {
+    let mut counts: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.labels.iter().any(Option::is_some)) {
         let members = row.members.iter().zip(&row.labels);
-        let measured: BTreeSet<&str> =
-            members.filter(|(_, label)| label.is_some()).map(|((class, _), _)| class.as_str()).collect();
-        measured.into_iter().for_each(|class| *counts.entry(class).or_insert(0) += 1);
+        let mut measured: BTreeMap<&str, bool> = BTreeMap::new();
+        members.for_each(|((class, _), label)| *measured.entry(class).or_default() |= label.is_some());
+        for (class, measured) in measured {
+            let (seen, beside) = counts.entry(class).or_default();
+            *if measured { seen } else { beside } += 1;
+        }
     }
     counts
 }
@@ -144,6 +147,9 @@ pub(crate) struct Class {
     pub(crate) solo: Option<f64>,
     /// Number of observations.
     pub(crate) seen: u32,
+    /// Number of those of its groups in which it was not measured, and others were.
+    #[serde(default)]
+    pub(super) beside: u32,
     /// Errors in a row that contradict, with their sign.
     pub(super) against: i8,
     /// Whether its solo rate is not believed.
@@ -395,8 +401,8 @@ impl Domain {
         for (class, features) in rows.iter().flat_map(|row| &row.members) {
             let known = self.classes.get(class);
             let (doubted, solo) = known.map_or((false, None), |known| (known.doubted, known.solo));
-            let seen = known.map_or(0, |known| known.seen);
-            let begun = Class { doubted, solo, seen, ..fresh(features, &self.spread) };
+            let (seen, beside) = known.map_or((0, 0), |known| (known.seen, known.beside));
+            let begun = Class { doubted, solo, seen, beside, ..fresh(features, &self.spread) };
             work.classes.insert(class.clone(), begun);
         }
         let Some(precision) = work.settle(mode, split, rows, Stage::Globals, &BTreeMap::new()) else {
@@ -428,13 +434,15 @@ impl Domain {
         let mut priors = BTreeMap::new();
         for (name, (_, features)) in classes_of(rows) {
             let Some(known) = self.classes.get(name) else { continue };
-            let count = among.get(name).copied().unwrap_or(0);
-            if known.seen <= count {
+            // What others show beside it teaches it, too.
+            let (seen, beside) = among.get(name).copied().unwrap_or_default();
+            let (count, of) = (seen + beside, known.seen.saturating_add(known.beside));
+            if of <= count {
                 continue;
             }
             // Each observation makes the earlier ones count less.
             let left = |observations: u32| FORGET.powi(i32::try_from(observations).unwrap_or(i32::MAX));
-            let (since, all) = (left(count), left(known.seen));
+            let (since, all) = (left(count), left(of));
             let earlier = (since - all) / (1.0 - all);
             let cov = Matrix { rows: CLASS, cols: CLASS, data: known.cov.as_flattened().to_vec() };
             let Some(mut precision) = inverse(&cov) else { continue };
@@ -580,10 +588,10 @@ impl Domain {
         let rows: Vec<Row> = std::mem::take(&mut self.rows).into_iter().chain(new).collect();
         let among = counts_of(&rows[..told]);
         let earlier = |(name, class): (&String, &Class)| {
-            let count = among.get(name.as_str()).copied().unwrap_or(0);
-            (name.clone(), class.seen.saturating_sub(count))
+            let (seen, beside) = among.get(name.as_str()).copied().unwrap_or_default();
+            (name.clone(), (class.seen.saturating_sub(seen), class.beside.saturating_sub(beside)))
         };
-        let earlier: BTreeMap<String, u32> = self.classes.iter().map(earlier).collect();
+        let earlier: BTreeMap<String, (u32, u32)> = self.classes.iter().map(earlier).collect();
         if self.fit(mode, split, &rows, told) {
             let scores = std::mem::take(&mut self.scores);
             let mut again = Self { classes: BTreeMap::new(), scores: Scores::default(), ..self.clone() };
@@ -591,8 +599,10 @@ impl Domain {
             self.scores = scores.with_known_of(again.scores);
             self.seen += count;
             for (class, learned) in &mut self.classes {
-                let earlier = earlier.get(class).copied().unwrap_or(0);
-                learned.seen = again.classes.get(class).map_or(learned.seen, |again| earlier + again.seen);
+                let (seen, beside) = earlier.get(class).copied().unwrap_or_default();
+                if let Some(again) = again.classes.get(class) {
+                    (learned.seen, learned.beside) = (seen + again.seen, beside + again.beside);
+                }
             }
         }
         if !split {
@@ -704,7 +714,8 @@ impl Domain {
                 class.cov[a][a] = class.cov[a][a].max(1e-9);
             }
             let measured = local.seat.iter().zip(labels).any(|(s, label)| *s == c && label.is_some());
-            class.seen = class.seen.saturating_add(u32::from(measured));
+            let count = if measured { &mut class.seen } else { &mut class.beside };
+            *count = count.saturating_add(1);
             if let Some(first) = local.seat.iter().position(|s| *s == c) {
                 self.classes.insert(seats[first].class.to_owned(), class);
             }
@@ -886,6 +897,26 @@ mod tests {
         // Whether the rate alone of a neighbour is known changes nothing of it.
         let (.., with_rate) = silent_or_not(Some(10.0));
         assert!((learned - with_rate).abs() < 0.02, "{learned} {with_rate}");
+    }
+
+    #[test]
+    fn a_class_is_known_by_what_others_showed_beside_it() {
+        let gpu = GpuType::named("H200");
+        let members = ["tells", "silent"].map(|class| (class.to_owned(), features(&gpu, Some(10.0))));
+        let row = || Row {
+            members: members.to_vec(),
+            clock: vec![0.0; 2],
+            labels: vec![Some(Label::Progress(-1.2)), None],
+        };
+        let mut domain = Domain::new(Mode::Mps, false, gpu.capacity(Mode::Mps));
+        (0..9).for_each(|_| domain.learn(Mode::Mps, false, row()));
+        assert_eq!((domain.classes["silent"].seen, domain.classes["silent"].beside), (0, 9));
+        // Of three of these rows a fit knows no more than them; of the others it has what was learned.
+        let rows: Vec<Row> = (0..3).map(|_| row()).collect();
+        let beyond = domain.priors(&rows, 3);
+        assert!(beyond.contains_key("tells") && beyond.contains_key("silent"));
+        let rows: Vec<Row> = (0..9).map(|_| row()).collect();
+        assert!(domain.priors(&rows, 9).is_empty(), "these are all that was seen");
     }
 
     #[test]

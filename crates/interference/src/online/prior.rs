@@ -82,5 +82,5 @@ pub(super) fn fresh(features: &Features, spread: &[f64; SOLO]) -> Class {
     for (at, sd) in class_sd(features, spread).into_iter().enumerate() {
         cov[at][at] = sd * sd;
     }
-    Class { mean: [0.0; CLASS], cov, solo: None, seen: 0, against: 0, doubted: false }
+    Class { mean: [0.0; CLASS], cov, solo: None, seen: 0, beside: 0, against: 0, doubted: false }
 }
