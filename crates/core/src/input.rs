@@ -127,6 +127,9 @@ pub enum Input {
         /// It has no more than that: its speed alone is not known, and is at least the speed that was put in its place.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         at_most: bool,
+        /// Not all on its GPUs were at work all that time: it says nothing of what they leave it once they are.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        loading: bool,
     },
     /// The command of a running job was seen to make its first steps.
     Stepped {

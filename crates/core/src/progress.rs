@@ -28,6 +28,9 @@ pub struct Class {
     /// Share of the SMs' threads under MPS, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threads: Option<u8>,
+    /// Its user asked for that limit: its progress is of its speed alone with these threads, not with all.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asked: bool,
 }
 
 /// Jobs together on a GPU, as far as predictions go: what kind of GPU, how they share it, which classes.
@@ -299,7 +302,7 @@ mod tests {
     #[test]
     fn start_up_is_not_slowed_down_and_costs_nobody_anything() {
         let pace = |percent| Pace { expected: Fraction::percent(percent), lower: None };
-        let class = Class { command: 1, threads: None };
+        let class = Class { command: 1, threads: None, asked: false };
         let there = Company { kind: GpuId(0), sharing: SharingMode::Mps, classes: vec![class] };
         let of = |before, after, joins| Outlook {
             there: there.clone(),

@@ -733,6 +733,7 @@ impl World {
                             progress: Fraction(1),
                             over,
                             at_most: false,
+                            loading: false,
                         })?;
                     }
                 }
@@ -873,7 +874,7 @@ impl World {
             ),
             Op::Outlook(job, gpu, sharing) => {
                 // Of a company that need not be there, as any class may be asked for.
-                let class = |command| Class { command, threads: None };
+                let class = |command| Class { command, threads: None, asked: false };
                 let there =
                     Company { kind: GpuId(*gpu), sharing: *sharing, classes: vec![class(1), class(2)] };
                 let question = Question { newcomer: class(self.id(*job).0), there, bounds: true };
@@ -888,6 +889,7 @@ impl World {
                     progress: Fraction(*progress),
                     over,
                     at_most: *progress % 2 == 1,
+                    loading: *progress % 5 == 1,
                 }
             }
             Op::Cancel(job, by) => Input::Cancel { job: self.id(*job), by: user(*by) },

@@ -417,7 +417,7 @@ impl Engine {
             self.parts.memory.learn(&stored, attempt, &gpus);
             self.batch.learned.extend(self.parts.memory.changes());
         }
-        self.parts.durations.learn(&stored, attempt, self.parts.slowdowns.lost(id, number));
+        self.parts.durations.learn(&stored, attempt);
         self.batch.run_times.extend(self.parts.durations.changes());
         self.spread(id);
     }
@@ -558,7 +558,7 @@ impl Engine {
         let forecasts = memory::forecasts(&request, expected.as_ref());
         let estimate = expected.map(|expected| expected.view);
         let mut new = new_job(id, &request, peer.user.clone(), forecasts);
-        new.profile = self.parts.slowdowns.known(&self.state, new.command_key);
+        new.profile = self.parts.slowdowns.known(&self.state, new.command_key, None);
         let running = self.running();
         new.run_time = self.parts.durations.expect(&request, uid, &running);
         self.try_apply(Input::Submitted(Box::new(new)))?;

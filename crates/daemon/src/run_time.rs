@@ -106,8 +106,9 @@ impl Durations {
         Some(RunTime { low_s, median_s, high_s, ..run_time })
     }
 
-    /// Learns from an attempt that is over; `lost` is the time that it is known to have lost to neighbours.
-    pub fn learn(&mut self, stored: &StoredJob, attempt: &Attempt, lost: Millis) {
+    /// Learns from an attempt that is over, without the time that it is known to have lost to neighbours.
+    pub fn learn(&mut self, stored: &StoredJob, attempt: &Attempt) {
+        let lost = attempt.had.lost(attempt.placement.gpus.len());
         let Some(mut run) = run(attempt, lost) else { return };
         // It may have gone on where an earlier attempt had saved its work: all of it takes longer.
         run.cut |= stored.request.saves_its_work() && attempt.placement.attempt > 1;

@@ -25,7 +25,7 @@ use carma_interference::group::GpuType;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{Answered, Models, PROFILE, SETTLING, Together, WARM_UP};
-use carma_interference::profile::{self, Metrics, Profile, Profiles, Rate, Stat};
+use carma_interference::profile::{self, Metrics, Pauses, Profile, Profiles, Rate, Stat};
 use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::{Done, Measured};
 use carma_interference::{lucid, outlook};
@@ -120,6 +120,8 @@ pub struct Slowdowns {
     untold: bool,
     /// Running jobs may be of commands whose profile is another one now.
     powers: bool,
+    /// The type of GPU that jobs with GPUs have, where the core was told what they do there.
+    told: BTreeMap<JobId, String>,
 }
 
 /// One running attempt.
@@ -139,8 +141,8 @@ struct Watch {
     measured: Millis,
     /// Up to when its latency was.
     latency_measured: Millis,
-    /// Time that it is known to have lost to neighbours.
-    lost: Millis,
+    /// Since when it is known to have settled.
+    settled: Option<Millis>,
     /// The share that it said was done, as it was last passed on, and how often that was.
     counted: Option<(f64, u32)>,
 }
@@ -184,6 +186,7 @@ impl Slowdowns {
             scores: BTreeMap::new(),
             untold: true,
             powers: false,
+            told: BTreeMap::new(),
         };
         slowdowns.restore(rows);
         slowdowns
@@ -332,13 +335,6 @@ impl Slowdowns {
         self.profiles.insert(key, Known { profile, used: now, uid });
     }
 
-    /// Time that an attempt is known to have lost to neighbours: where its progress beside them was measured.
-    #[must_use]
-    pub fn lost(&self, job: JobId, attempt: u32) -> Millis {
-        let watch = self.watched.get(&job).filter(|watch| watch.attempt == attempt);
-        watch.map_or(Millis::ZERO, |watch| watch.lost)
-    }
-
     /// An attempt is over.
     pub fn ended(&mut self, job: JobId, attempt: u32) {
         self.paces.close(job, attempt);
@@ -391,6 +387,11 @@ impl Slowdowns {
             // While it starts up it does nothing of what it counts.
             let works = |gpu: &Gpu| gpu.tenant(job.spec.id).is_some_and(|t| t.settled || t.stepped.is_some());
             let done = done.get(&job.spec.id).filter(|_| gpus.iter().all(|gpu| works(gpu)));
+            if watch.settled.is_none()
+                && gpus.iter().all(|gpu| gpu.tenant(job.spec.id).is_some_and(|t| t.settled))
+            {
+                watch.settled = Some(now);
+            }
             let share = done.and_then(|done| watch.counts(done));
             inputs.extend(share.map(|share| Input::Counted { job: job.spec.id, attempt, share }));
             // With fewer threads than it asked for it is not as it is alone.
@@ -398,7 +399,8 @@ impl Slowdowns {
             if company.alone && narrowed {
                 watch.breaks(now);
             } else if company.alone {
-                self.look_alone(now, job, &gpus, &company, looks);
+                let window = state.options().slowdown_window;
+                self.look_alone(now, job, &gpus, &company, window, looks);
             } else {
                 let latency = self.look_at_latency(now, state, job, &company);
                 let steps = self.look_together(now, state, job, &gpus, &company);
@@ -409,18 +411,22 @@ impl Slowdowns {
                     (steps, latency) => steps.or(latency),
                 };
                 let news = worse.filter(|(progress, _, at_most)| !at_most || tells(*progress, job, &gpus));
+                let loading =
+                    |over: Millis| !self.all_work(state, &gpus, Millis(now.0.saturating_sub(over.0)));
                 inputs.extend(news.map(|(progress, over, at_most)| Input::Measured {
                     job: job.spec.id,
                     attempt,
                     progress: Fraction::from_f64(progress).unwrap_or(Fraction(0)),
                     over,
                     at_most,
+                    loading: loading(over),
                 }));
                 // Of one that asked for fewer threads it is a part of its speed alone with these: the predictor's is one of that with all.
                 let of_all = |watch: &Watch| !is_narrowed(job) || watch.rate.is_none();
                 if let Some((progress, over, false)) = steps
                     && self.watched.get(&job.spec.id).is_some_and(of_all)
                     && company.settled_at.is_some_and(|at| now.since(at) >= over)
+                    && !loading(over)
                 {
                     observed.insert(job.spec.id, progress);
                 }
@@ -432,6 +438,26 @@ impl Slowdowns {
         }
         self.news |= self.assumed.look(now, state, looks, &self.model, &self.profiles);
         inputs
+    }
+
+    /// Whether all jobs on these GPUs were at work from this time on. What one that loads leaves the others says nothing of how they go
+    /// together.
+    fn all_work(&self, state: &State, gpus: &[&Gpu], from: Millis) -> bool {
+        let works = |gpu: &Gpu, tenant: &Tenant| {
+            let began = tenant.stepped.or_else(|| self.paces.began(tenant.job));
+            let job = state.job(tenant.job);
+            let profile = job.and_then(|job| self.profile(job.spec.command_key, &gpu.info.name));
+            match began {
+                Some(began) => began + FIRST_STEPS <= from,
+                // It settles while it loads, and its steps are still to come.
+                None if profile.is_some_and(|profile| profile.rate.is_some()) => false,
+                None => {
+                    let settled = self.watched.get(&tenant.job).and_then(|watch| watch.settled);
+                    settled.is_some_and(|at| at <= from)
+                }
+            }
+        };
+        gpus.iter().all(|gpu| gpu.tenants.iter().all(|tenant| works(gpu, tenant)))
     }
 
     /// Publishes the latency of a server over the last window.
@@ -446,7 +472,15 @@ impl Slowdowns {
         (view.latency_p99_ms, view.requests) = (p99.map(|p99| p99.ms), p99.and_then(|p99| p99.requests));
     }
 
-    fn look_alone(&mut self, now: Millis, job: &Job, gpus: &[&Gpu], company: &Company, looks: &[Look]) {
+    fn look_alone(
+        &mut self,
+        now: Millis,
+        job: &Job,
+        gpus: &[&Gpu],
+        company: &Company,
+        window: Millis,
+        looks: &[Look],
+    ) {
         let id = job.spec.id;
         let (Some(watch), Some(gpu)) = (self.watched.get_mut(&id), gpus.first()) else { return };
         let key = (job.spec.command_key, gpu.info.name.clone());
@@ -481,10 +515,11 @@ impl Slowdowns {
         // Again when twice as much was seen.
         alone.due = now + now.since(since).max(PROFILE);
         let known = || self.profiles.get(&key)?.profile.rate.as_ref();
-        let works =
-            self.paces.counts(id) || watch.rate.as_ref().or_else(known).is_some_and(|rate| !rate.aside);
+        let works = self.paces.began(id).is_some()
+            || watch.rate.as_ref().or_else(known).is_some_and(|rate| !rate.aside);
         // Once it has counted its work, an evaluation is no measure of it.
         let rate = self.paces.rate(id, from, now).filter(|rate| !(rate.rate.aside && works));
+        let rate = rate.and_then(|rate| between_pauses(&self.paces, id, (from, now), window, rate));
         let counted =
             rate.as_ref().filter(|r| r.advances >= ADVANCES || r.is_average).map(|r| r.rate.clone());
         let mut profile = Profile {
@@ -550,11 +585,17 @@ impl Slowdowns {
     ) -> Option<(f64, Millis, bool)> {
         let id = job.spec.id;
         let window = state.options().slowdown_window;
+        // What others of its command do with all threads is no measure of it.
+        let asks_for_fewer = job.spec.request.thread_percent.is_some_and(|percent| percent < 100);
         let known = || {
             let gpu = gpus.first()?.info.name.as_str();
-            self.profile(job.spec.command_key, gpu)?.rate.clone()
+            self.profile(job.spec.command_key, gpu)?.rate.clone().filter(|_| !asks_for_fewer)
         };
-        let known = self.watched.get(&id)?.rate.clone().or_else(known);
+        let before = known();
+        // It may not have come to a pause yet in this run.
+        let pauses = before.as_ref().and_then(|rate| rate.pauses);
+        let own = self.watched.get(&id)?.rate.clone();
+        let known = own.map(|rate| Rate { pauses: rate.pauses.or(pauses), ..rate }).or(before);
         let watch = self.watched.get_mut(&id)?;
         watch.alone = None;
         let from = company.settled_at.unwrap_or(company.changed).max(watch.measured);
@@ -564,16 +605,22 @@ impl Slowdowns {
             return None;
         }
         let gap_s = watch.gap_s;
-        let rate = self.paces.rate(id, from, now);
+        let pauses = known.as_ref().and_then(|alone| alone.pauses);
+        let rate = self.paces.rate_between(id, from, now, pauses);
         let alone = known.filter(|alone| alone.per_s > 0.0);
-        let seconds = over.0 as f64 / 1000.0;
+        let silent_s = match &rate {
+            Some(rate) => now.0 as f64 / 1000.0 - rate.span_s.1,
+            None => over.0 as f64 / 1000.0,
+        };
         let progress = match (&rate, &alone) {
             // Counted otherwise, or something else is counted (it evaluates): no part of the rate alone.
             (Some(rate), Some(alone)) if rate.advances >= ADVANCES && rate.rate.counts_like(alone) => {
                 Some(rate.rate.per_s / alone.per_s)
             }
-            (None, Some(_))
-                if gap_s.is_some_and(|gap| seconds >= SILENCE * gap) && self.paces.is_heard(id, from) =>
+            (rate, Some(alone))
+                if rate.as_ref().is_none_or(|rate| rate.rate.counts_like(alone))
+                    && gap_s.is_some_and(|gap| silent_s >= longest_silence(gap, pauses))
+                    && self.paces.is_heard(id, from) =>
             {
                 Some(0.0)
             }
@@ -584,7 +631,8 @@ impl Slowdowns {
         self.publish(id, Some(rate_view(together.as_ref(), of, progress)));
         let mut at_most = || {
             let key = (job.spec.command_key, gpus.first()?.info.name.clone());
-            faster(&mut self.fastest, key, together.as_ref().filter(|_| alone.is_none())?)
+            let comparable = alone.is_none() && !asks_for_fewer;
+            faster(&mut self.fastest, key, together.as_ref().filter(|_| comparable)?)
         };
         // Slow steps want a longer window.
         let (at_most, progress) = match progress {
@@ -593,11 +641,7 @@ impl Slowdowns {
         };
         let watch = self.watched.get_mut(&id)?;
         watch.measured = now;
-        if at_most {
-            return Some((progress, over, true));
-        }
-        watch.lost = watch.lost + Millis((over.0 as f64 * (1.0 - progress.clamp(0.0, 1.0))) as u64);
-        Some((progress, over, false))
+        Some((progress, over, at_most))
     }
 
     // --- learning and predicting ---------------------------------------------------------------
@@ -673,11 +717,19 @@ impl Slowdowns {
 
     // --- what the core is told of jobs alone ----------------------------------------------------
 
-    /// What is known of a command alone, in the core's words: of several types of GPU the larger numbers.
+    /// What is known of a command alone, in the core's words, on the type of GPU that it was placed on. Before that, and where it was never
+    /// seen alone there: of several types the larger numbers, which say nothing of the power on that one.
     #[must_use]
-    pub fn known(&mut self, state: &State, command_key: u64) -> spec::Profile {
-        let types: BTreeSet<&str> =
-            state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| gpu.info.name.as_str()).collect();
+    pub fn known(&mut self, state: &State, command_key: u64, placed: Option<&str>) -> spec::Profile {
+        let seen = placed.filter(|gpu| self.profile(command_key, gpu).is_some());
+        let known = self.largest(state, command_key, seen);
+        let power_mw = known.power_mw.filter(|_| placed == seen);
+        spec::Profile { power_mw, ..known }
+    }
+
+    fn largest(&mut self, state: &State, command_key: u64, only: Option<&str>) -> spec::Profile {
+        let present = state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| gpu.info.name.as_str());
+        let types: BTreeSet<&str> = present.filter(|gpu| only.is_none_or(|only| *gpu == only)).collect();
         let mut known = spec::Profile::default();
         for gpu in types {
             let Some(profile) = self.profile(command_key, gpu) else { continue };
@@ -727,28 +779,45 @@ impl Slowdowns {
             return Vec::new();
         }
         // Many jobs may be of one command.
-        let mut by_command: BTreeMap<u64, spec::Profile> = BTreeMap::new();
+        let mut by_command: BTreeMap<(u64, Option<&str>), spec::Profile> = BTreeMap::new();
         let jobs = state.jobs().values().filter(|job| of_all || serves(job));
         let news = jobs.filter_map(|job| {
-            let command = job.spec.command_key;
-            let profile = *by_command.entry(command).or_insert_with(|| self.known(state, command));
+            let (command, placed) = (job.spec.command_key, placed(state, job));
+            let known = || self.known(state, command, placed);
+            let profile = *by_command.entry((command, placed)).or_insert_with(known);
             let news = profile != job.spec.profile && profile != spec::Profile::default();
             news.then_some(Input::Profiled { job: job.spec.id, profile })
         });
         news.collect()
     }
 
-    /// Profiles of running jobs where none was known, or another power: their energy is divided and compared by what they do alone.
+    /// Profiles of running jobs where none was known, or another power: their energy is divided and compared by what they do alone on
+    /// GPUs of the type that they have. Those that wait again are known by the larger numbers.
     pub fn profiles_of_running(&mut self, state: &State) -> Vec<Input> {
         let any = std::mem::take(&mut self.powers);
-        let running = state.active().iter().filter_map(|id| state.job(*id));
-        let asked = running.filter(|job| any || job.spec.profile.power_mw.is_none()).map(|job| &job.spec);
-        let told = asked.filter_map(|spec| {
-            let profile = self.known(state, spec.command_key);
-            let is_news = profile.power_mw.is_some() && profile.power_mw != spec.profile.power_mw;
-            is_news.then_some(Input::Profiled { job: spec.id, profile })
-        });
-        told.collect()
+        let mut told = std::mem::take(&mut self.told);
+        let mut news = Vec::new();
+        let mut asks = |slowdowns: &mut Self, job: &Job| {
+            let profile = slowdowns.known(state, job.spec.command_key, placed(state, job));
+            if profile.power_mw != job.spec.profile.power_mw {
+                news.push(Input::Profiled { job: job.spec.id, profile });
+            }
+        };
+        let is_active = |id: &JobId| state.active().contains(id);
+        let waits = told.extract_if(.., |id, _| !is_active(id)).filter_map(|(id, _)| state.job(id));
+        waits.for_each(|job| asks(self, job));
+        for job in state.active().iter().filter_map(|id| state.job(*id)) {
+            let on = placed(state, job);
+            let before = told.get(&job.spec.id).map(String::as_str);
+            if any || job.spec.profile.power_mw.is_none() || before != on {
+                asks(self, job);
+            }
+            if let Some(on) = on.filter(|_| before != on) {
+                told.insert(job.spec.id, on.to_owned());
+            }
+        }
+        self.told = told;
+        news
     }
 
     /// Answers to what the core asks, and to what it was told before where the answer is another one now.
@@ -801,6 +870,12 @@ impl outlook::Alone for KnownAlone<'_> {
     }
 }
 
+/// Product name of the GPUs that a job has.
+fn placed<'a>(state: &'a State, job: &Job) -> Option<&'a str> {
+    let gpu = job.placement()?.gpus.first()?;
+    Some(&state.gpu(*gpu)?.info.name)
+}
+
 /// Rows to store of profiles of this kind; `None`: one that is forgotten.
 fn rows_of<'a>(
     kind: &str,
@@ -830,7 +905,7 @@ impl Watch {
             gap_s: None,
             measured: now,
             latency_measured: now,
-            lost: Millis::ZERO,
+            settled: None,
             counted: None,
         }
     }
@@ -958,6 +1033,31 @@ fn faster(fastest: &mut BTreeMap<(u64, String), Rate>, key: (u64, String), now: 
     }
     most.per_s = most.per_s.max(now.per_s);
     (most.per_s > 0.0).then(|| now.per_s / most.per_s)
+}
+
+/// A rate alone without the pauses of the job's own that are in it: beside others it is measured over windows that may be shorter than one.
+/// Those below a third of a window average out.
+fn between_pauses(
+    paces: &Paces,
+    id: JobId,
+    (from, to): (Millis, Millis),
+    window: Millis,
+    rate: Measured,
+) -> Option<Measured> {
+    let ((gap_s, longest_s), window_s) = (rate.gaps_s, window.0 as f64 / 1000.0);
+    if longest_s <= (SILENCE * gap_s).max(window_s / 3.0) {
+        return Some(rate);
+    }
+    // The beginning or end of a pause in a window is one, too.
+    let over_s = (3.0 * gap_s).max(window_s / 5.0);
+    let pauses = Some(Pauses { over_s, longest_s });
+    let rate = paces.rate_between(id, from, to, pauses)?;
+    Some(Measured { rate: Rate { pauses, ..rate.rate }, ..rate })
+}
+
+/// How long a job is silent at most before it stands still, seconds: of its pauses more than the longest was seldom seen.
+fn longest_silence(gap_s: f64, pauses: Option<Pauses>) -> f64 {
+    pauses.map_or(0.0, |pauses| 2.0 * pauses.longest_s).max(SILENCE * gap_s)
 }
 
 /// Whether an upper bound of a job's progress says more than what is predicted of it, or corrects one that did.

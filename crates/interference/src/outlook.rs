@@ -166,7 +166,9 @@ impl Answered {
             Entry::Vacant(entry) => {
                 let classes = &entry.key().2;
                 let sure = classes.iter().all(|class| alone.knows(class.command, gpu));
-                let forecast = Foretold::of(models, gpu, sharing, &assumed(classes, gpu, alone), bounds);
+                let asked: Vec<bool> = classes.iter().map(|class| class.asked).collect();
+                let known = assumed(classes, gpu, alone);
+                let forecast = Foretold::of(models, gpu, sharing, &known, &asked, bounds);
                 Some(entry.insert(if sure { forecast } else { forecast.unsure() }))
             }
         }
@@ -188,6 +190,7 @@ impl Foretold {
         gpu: &str,
         sharing: Mode,
         known: &[(Profile, Option<f64>)],
+        asked: &[bool],
         bounds: bool,
     ) -> Self {
         let gpu = &GpuType::named(gpu);
@@ -213,6 +216,18 @@ impl Foretold {
             for (pace, worst) in tasks.iter_mut().flatten().zip(worst.iter().flat_map(|told| &told.tasks)) {
                 pace.lower = pace.lower.map(|lower| lower.min(fraction(worst.progress.lower)));
             }
+        }
+        // What fewer threads cost a job whose user asked for them is no neighbour's doing.
+        let likely = group.members;
+        for (at, pace) in
+            tasks.iter_mut().flatten().enumerate().filter(|(at, _)| asked.get(*at) == Some(&true))
+        {
+            let own = models.slowdowns.expect(&group_of(&likely[at..=at])).ok();
+            let Some(own) = own.and_then(|own| own.first().copied()).filter(|own| *own > 0.0) else {
+                continue;
+            };
+            let of_own = |pace: Fraction| fraction((pace.to_f64() / own).min(1.0));
+            *pace = Pace { expected: of_own(pace.expected), lower: pace.lower.map(of_own) };
         }
         let sum = tasks.iter().flatten().map(|pace: &Pace| pace.expected.0).fold(0, u32::saturating_add);
         Self {
@@ -298,6 +313,9 @@ fn throughput(
 /// A model that is off by more than this is notably off: what it said does not hold.
 const NOTABLE: f64 = 0.05;
 
+/// No neighbour makes a job faster: a measured progress above this is of a speed alone that is none, and teaches nothing.
+const MOST: f64 = 1.2;
+
 /// Jobs that share a GPU, and what was measured of them.
 struct Seen {
     known: Vec<(Profile, Option<f64>)>,
@@ -367,6 +385,11 @@ pub fn observe(
     let seen = Seen::of(there, alone)?;
     let members = &members(&seen.known);
     let group = Group { gpu: &seen.gpu, sharing: seen.sharing, members };
+    let progress: Vec<Option<f64>> =
+        progress.into_iter().map(|progress| progress.filter(|progress| *progress <= MOST)).collect();
+    if progress.iter().all(Option::is_none) {
+        return None;
+    }
     Some(model.observe(&group, &Observed::Progress(progress)).map(drop))
 }
 
@@ -406,7 +429,7 @@ mod tests {
     fn foretold(known: &[(Profile, Option<f64>)], sharing: Mode) -> Vec<(f64, f64)> {
         let model = SlowdownModel::shipped();
         let models = Models { slowdowns: &model, kace: None };
-        let told = Foretold::of(models, "NVIDIA A100-SXM4-40GB", sharing, known, true).tasks.unwrap();
+        let told = Foretold::of(models, "NVIDIA A100-SXM4-40GB", sharing, known, &[], true).tasks.unwrap();
         told.iter().map(|pace| (pace.expected.to_f64(), pace.lower.unwrap().to_f64())).collect()
     }
 

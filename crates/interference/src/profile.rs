@@ -90,6 +90,18 @@ pub struct Rate {
     /// Whether the task says that it is not its main work: it evaluates, loads or prepares.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub aside: bool,
+    /// Time in which it is silent of its own, without neighbours, and which is left out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pauses: Option<Pauses>,
+}
+
+/// Silences of a task alone: it evaluates or saves between its steps, say, and tells nothing of that.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Pauses {
+    /// Time between two counts beyond which it pauses, seconds.
+    pub over_s: f64,
+    /// The longest that was seen, seconds.
+    pub longest_s: f64,
 }
 
 impl Rate {
@@ -133,15 +145,17 @@ impl<'de> Deserialize<'de> for Rate {
             source: Option<RateSource>,
             #[serde(default)]
             aside: bool,
+            #[serde(default)]
+            pauses: Option<Pauses>,
         }
         impl From<f64> for Whole {
             fn from(per_s: f64) -> Self {
-                Self { per_s, unit: None, source: None, aside: false }
+                Self { per_s, unit: None, source: None, aside: false, pauses: None }
             }
         }
-        let Whole { per_s, unit, source, aside } =
+        let Whole { per_s, unit, source, aside, pauses } =
             wrong::number_or_object(deserializer, "a number or an object with `per_s`")?;
-        Ok(Self { per_s, unit, source, aside })
+        Ok(Self { per_s, unit, source, aside, pauses })
     }
 }
 

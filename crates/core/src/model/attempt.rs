@@ -181,6 +181,10 @@ pub struct Had {
     pub held: Millis,
     /// Progress, in basis points of a millisecond alone on a GPU.
     progress: u64,
+    /// Progress that neighbours cost it, in the same unit, where that was measured or predicted. Journals from before carma kept it do
+    /// not say.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    lost: u64,
     /// Energy by share, millijoules, as far as counters were read.
     pub energy_mj: u64,
     /// Of the time, that of which the energy is not known.
@@ -199,10 +203,14 @@ impl Had {
         *self == Self::default()
     }
 
-    /// It had a GPU for a span, at this speed over its speed alone.
-    pub(crate) fn charge(&mut self, span: Millis, pace: Fraction) {
+    /// It had a GPU for a span, at this speed over its speed alone. `known`: that was measured or predicted.
+    pub(crate) fn charge(&mut self, span: Millis, pace: Fraction, known: bool) {
         self.held = self.held + span;
         self.progress = self.progress.saturating_add(span.0.saturating_mul(u64::from(pace.0)));
+        if known {
+            let cost = u64::from(Fraction::ONE.0.saturating_sub(pace.0));
+            self.lost = self.lost.saturating_add(span.0.saturating_mul(cost));
+        }
     }
 
     /// Of a span that was charged, this part was start-up. `floor_mw`: the GPU's idle power, milliwatts.
@@ -215,6 +223,13 @@ impl Had {
     #[must_use]
     pub const fn progress(&self) -> Millis {
         Millis(self.progress / Fraction::ONE.0 as u64)
+    }
+
+    /// Time that neighbours cost an attempt that had so many GPUs, as measured, else as predicted; none where neither is known.
+    #[must_use]
+    pub const fn lost(&self, gpus: usize) -> Millis {
+        let all = self.lost / Fraction::ONE.0 as u64;
+        Millis(if gpus == 0 { all } else { all / gpus as u64 })
     }
 
     /// Energy, millijoules. `None`: no counter was read over any of the time.
@@ -238,6 +253,7 @@ impl Had {
         Self {
             held: self.held + other.held,
             progress: self.progress.saturating_add(other.progress),
+            lost: self.lost.saturating_add(other.lost),
             energy_mj: self.energy_mj.saturating_add(other.energy_mj),
             unmetered: self.unmetered + other.unmetered,
             starting: self.starting + other.starting,

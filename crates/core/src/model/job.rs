@@ -248,7 +248,8 @@ impl Job {
     pub fn class(&self) -> Class {
         let threads =
             self.placement().map_or(self.spec.request.thread_percent, |placed| placed.thread_percent);
-        Class { command: self.spec.command_key, threads }
+        let asked = threads.is_some() && threads == self.spec.request.thread_percent;
+        Class { command: self.spec.command_key, threads, asked }
     }
 
     /// Memory that a GPU must have at least to be worth another attempt, by what is known from earlier

@@ -172,6 +172,8 @@ impl Decayed {
 /// A job on a GPU, as far as it is charged.
 struct Part {
     pace: Fraction,
+    /// Whether that was measured or predicted.
+    known: bool,
     /// End of its start-up, until when its speed is 1.
     starts_until: Millis,
     load: Load,
@@ -243,14 +245,14 @@ impl Accounts {
             return;
         }
         let among = parts.len() as u64;
-        for (at, Part { pace, starts_until, load }) in (0..).zip(&parts) {
+        for (at, Part { pace, known, starts_until, load }) in (0..).zip(&parts) {
             let pace = over(*pace, *starts_until, from, span);
             // What does not divide evenly goes to the first, a millisecond each.
             let charged = Millis(span.0 / among + u64::from(at < span.0 % among));
             let Some(account) = self.users.get_mut(&load.uid) else { continue };
             account.charge(from, span, charged, pace, options);
             let had = self.jobs.entry(load.job).or_default();
-            had.charge(span, pace);
+            had.charge(span, pace, *known);
             if let Some(floor_mw) = meter.floor_mw() {
                 had.starts(starts_until.since(from).min(span), floor_mw);
             }
@@ -341,8 +343,13 @@ impl State {
         let Some(gpu) = self.gpu(id) else { return (Vec::new(), Others::None) };
         let part = |tenant: &Tenant| {
             let job = self.job(tenant.job)?;
-            let pace = self.pace(job);
-            Some(Part { pace, starts_until: self.starts_until(job, tenant), load: load(gpu, job, pace) })
+            let (pace, known) = self.pace(job);
+            Some(Part {
+                pace,
+                known,
+                starts_until: self.starts_until(job, tenant),
+                load: load(gpu, job, pace),
+            })
         };
         (gpu.tenants.iter().filter_map(part).collect(), Others::on(gpu))
     }
@@ -372,24 +379,27 @@ impl State {
                 continue;
             };
             let (from, span) = (meter.until, self.now.since(meter.until));
-            had.charge(span, over(self.pace(job), self.starts_until(job, tenant), from, span));
+            let (pace, known) = self.pace(job);
+            had.charge(span, over(pace, self.starts_until(job, tenant), from, span), known);
         }
         had
     }
 
-    /// How fast a job goes, over its speed alone: on several GPUs, as fast as on the slowest.
-    pub(super) fn pace(&self, job: &Job) -> Fraction {
+    /// How fast a job goes, over its speed alone: on several GPUs, as fast as on the slowest; and whether that was measured or
+    /// predicted.
+    pub(super) fn pace(&self, job: &Job) -> (Fraction, bool) {
         if let Some(measured) = job.measured.filter(|m| m.over >= self.options.slowdown_window) {
-            return measured.progress.min(Fraction::ONE);
+            return (measured.progress.min(Fraction::ONE), true);
         }
         let gpus = job.placement().into_iter().flat_map(|placed| &placed.gpus);
         let on = |gpu: &GpuId| {
             let gpu = self.gpu(*gpu)?;
             let among = u32::try_from(gpu.tenants.len().max(1)).unwrap_or(u32::MAX);
             let predicted = gpu.tenant(job.spec.id).and_then(|tenant| tenant.pace);
-            Some(predicted.unwrap_or(Fraction(Fraction::ONE.0 / among)).min(Fraction::ONE))
+            let pace = predicted.unwrap_or(Fraction(Fraction::ONE.0 / among)).min(Fraction::ONE);
+            Some((pace, predicted.is_some()))
         };
-        gpus.filter_map(on).min().unwrap_or(Fraction::ONE)
+        gpus.filter_map(on).min().unwrap_or((Fraction::ONE, false))
     }
 
     /// Brings the accounts of all GPUs up to date.

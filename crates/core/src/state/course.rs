@@ -102,7 +102,7 @@ impl State {
     /// How long a job on its GPUs is expected to go on, at the speed that it has beside those who are there now.
     #[must_use]
     pub fn ends_in(&self, job: &Job) -> Millis {
-        self.course(job).ends_in(self.pace(job))
+        self.course(job).ends_in(self.pace(job).0)
     }
 }
 

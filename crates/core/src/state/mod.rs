@@ -326,8 +326,8 @@ impl State {
                 self.learned();
                 Ok(())
             }
-            Input::Measured { job, attempt, progress, over, at_most } => {
-                self.measured(*job, *attempt, (*progress, *at_most), *over)
+            Input::Measured { job, attempt, progress, over, at_most, loading } => {
+                self.measured(*job, *attempt, (*progress, *at_most), *over, *loading)
             }
             Input::Stepped { job, attempt, ago } => self.stepped(*job, *attempt, *ago),
             Input::Counted { job, attempt, share } => self.counted(*job, *attempt, *share),

@@ -273,6 +273,7 @@ impl State {
         attempt: u32,
         (progress, at_most): (Fraction, bool),
         over: Millis,
+        loading: bool,
     ) -> Result<(), Rejected> {
         let now = self.now;
         let job = self.attempt_of(id, attempt)?;
@@ -288,8 +289,8 @@ impl State {
         self.charge_around(&gpus);
         let window = self.options.slowdown_window;
         let limit = self.job(id).and_then(|job| job.limit(self.options.max_slowdown)).map(least_progress);
-        // An upper bound shows that a limit was broken, and not that it was kept.
-        let shown = limit.filter(|limit| over >= window && (!at_most || progress < *limit));
+        // An upper bound shows that a limit was broken, and not that it was kept; so does a window in which a neighbour loads.
+        let shown = limit.filter(|limit| over >= window && (!(at_most || loading) || progress < *limit));
         self.update(id, |job| {
             if let Some(limit) = shown {
                 job.kept = Some(Kept::with(job.kept, progress, limit));

@@ -5,6 +5,7 @@ use crate::clock::Clock;
 use carma_core::model::{Job, JobId};
 use carma_core::state::State;
 use carma_core::units::Millis;
+use carma_interference::profile::Pauses;
 use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::{Done, Measured, Tally};
 #[cfg(test)]
@@ -138,18 +139,33 @@ impl Paces {
     /// The rate of a job's present attempt over a span of the daemon's time; `None` also while its supervisor is silent.
     #[must_use]
     pub fn rate(&self, job: JobId, from: Millis, to: Millis) -> Option<Measured> {
+        self.rate_between(job, from, to, None)
+    }
+
+    /// The same without the job's own pauses.
+    #[must_use]
+    pub fn rate_between(
+        &self,
+        job: JobId,
+        from: Millis,
+        to: Millis,
+        pauses: Option<Pauses>,
+    ) -> Option<Measured> {
         let paced = self.lock();
         let paced = paced.values().find(|paced| paced.job == job)?;
         if paced.heard.elapsed() > SILENCE {
             return None;
         }
-        paced.tally.best(seconds(from), seconds(to))
+        let pause_s = pauses.map_or(f64::INFINITY, |pauses| pauses.over_s);
+        paced.tally.best_between(seconds(from), seconds(to), pause_s)
     }
 
-    /// Whether a job's present attempt has counted its work itself: not an evaluation, say.
+    /// When a job's present attempt first counted its work itself (not an evaluation, say), as far as it was heard.
     #[must_use]
-    pub fn counts(&self, job: JobId) -> bool {
-        self.lock().values().any(|paced| paced.job == job && paced.tally.began_s().is_some())
+    pub fn began(&self, job: JobId) -> Option<Millis> {
+        let paced = self.lock();
+        let began_s = paced.values().find(|paced| paced.job == job)?.tally.began_s()?;
+        Some(Millis((began_s.max(0.0) * 1000.0) as u64))
     }
 
     /// Whether a job's supervisor has told all that it heard since then: where nothing was counted, the job stood still.
@@ -263,6 +279,8 @@ impl Paces {
         let (unit, label) = ("it".to_owned(), label.to_owned());
         let said = Said { unit, count: Some(count), total: None, per_s: None, label };
         for paced in self.lock().values_mut().filter(|paced| paced.job == job) {
+            // The time that is told may be before the clock's.
+            paced.since = Millis::ZERO;
             paced.tally.printed(&Report { at_s: seconds(at), said: said.clone() });
         }
     }

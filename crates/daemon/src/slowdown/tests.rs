@@ -5,6 +5,7 @@ use crate::clock::Clock;
 use carma_core::input::{Action, Foreign, Observation};
 use carma_core::model::{Forecasts, GpuId, NewJob, Placement, ProcessRef, Request, User};
 use carma_core::plan;
+use carma_core::policy::Options;
 use carma_core::reading::{GpuInfo, GpuKind, GpuReading, Health};
 use carma_core::units::MiB;
 use carma_core::windows::{Summary, WindowSummary};
@@ -92,6 +93,11 @@ impl Host {
     /// The same, placed on these GPUs.
     fn place(&mut self, gpus: &[u32]) -> JobId {
         let job = self.submit(gpus.len() as u32, None);
+        self.launch(job, gpus);
+        job
+    }
+
+    fn launch(&mut self, job: JobId, gpus: &[u32]) {
         let placement = Placement {
             attempt: 1,
             gpus: gpus.iter().copied().map(GpuId).collect(),
@@ -106,7 +112,6 @@ impl Host {
         let supervisor = ProcessRef { pid: 1, start_ticks: 1 };
         let sharing = self.sharing;
         self.feed(Input::Started { job, attempt: 1, supervisor, child: None, sharing, note: None });
-        job
     }
 
     /// It has processes on the first GPU.
@@ -234,7 +239,7 @@ fn where_a_limit_counts_what_is_assumed_is_not_known() {
     assert_eq!(host.slowdowns.model.to_json().unwrap(), before);
     assert!(!host.slowdowns.model_changed);
     // Nor is it told as what they do alone.
-    assert_eq!(host.slowdowns.known(&host.state, jobs[0].0), spec::Profile::default());
+    assert_eq!(host.slowdowns.known(&host.state, jobs[0].0, None), spec::Profile::default());
     let asked = Subject { id: jobs[0], command: jobs[0].0, readable: true };
     assert_eq!(host.slowdowns.tell(&host.state, &[asked], None).unknown, [jobs[0].0]);
 }
@@ -650,4 +655,169 @@ fn an_evaluation_is_no_slowdown() {
     assert!(low > 0.9, "{low}");
     print(&mut host, "training", 5.0, 60);
     assert!((measured(&host).unwrap() - 0.5).abs() < 0.1, "a slowdown is");
+}
+
+/// With the same counts a bar may be silent for longer than a window while the job evaluates or saves.
+#[test]
+fn silences_of_its_own_are_no_slowdown_and_longer_ones_are() {
+    let mut host = Host::new();
+    host.busy = Some(50.0);
+    let a = host.place(&[0]);
+    host.slowdowns.paces.open(a, "1.1".into());
+    host.begin(a);
+    let mut count = 0.0;
+    let mut print = |host: &mut Host, per_s: f64, seconds: u32| {
+        for _ in 0..seconds {
+            count += per_s;
+            if per_s > 0.0 {
+                host.slowdowns.paces.bar(a, host.now, "training", count);
+            }
+            host.see(1);
+        }
+    };
+    for _ in 0..5 {
+        print(&mut host, 10.0, 40);
+        print(&mut host, 0.0, 40);
+    }
+    let alone = host.slowdowns.watched[&a].rate.clone().unwrap();
+    assert!((alone.per_s - 10.0).abs() < 0.5 && alone.pauses.is_some(), "{alone:?}");
+    assert!(host.slowdowns.profile(a.0, GPU).unwrap().rate.as_ref().unwrap().pauses.is_some());
+    let b = host.place(&[0]);
+    host.begin(b);
+    let measured =
+        |host: &Host| host.state.job(a).unwrap().measured.map(|measured| measured.progress.to_f64());
+    let mut seen = Vec::new();
+    for second in 0..300 {
+        print(&mut host, if second % 80 < 40 { 10.0 } else { 0.0 }, 1);
+        seen.extend(measured(&host));
+    }
+    assert!(!seen.is_empty() && seen.iter().all(|progress| (0.9..1.1).contains(progress)), "{seen:?}");
+    print(&mut host, 5.0, 40);
+    assert!((measured(&host).unwrap() - 0.5).abs() < 0.05);
+    print(&mut host, 0.0, 120);
+    assert_eq!(measured(&host), Some(0.0));
+}
+
+#[test]
+fn what_a_neighbour_leaves_while_it_loads_is_not_learned() {
+    let mut host = Host::new();
+    let options = Options { max_slowdown: Fraction::from_f64(1.5), ..host.state.options().clone() };
+    host.feed(Input::Configured(Box::new(options)));
+    host.busy = Some(90.0);
+    let [a, b] = [(); 2].map(|()| host.place(&[0]));
+    for job in [a, b] {
+        let spec = host.state.job(job).unwrap().spec.clone();
+        let rate = Rate {
+            per_s: 1.0,
+            unit: Some("steps".into()),
+            source: Some(profile::RateSource::Heartbeat),
+            ..Rate::default()
+        };
+        host.slowdowns.keep(&spec, GPU, Profile { rate: Some(rate), ..typical() }, host.now);
+        host.slowdowns.paces.open(job, format!("{job}.1"));
+        host.begin(job);
+    }
+    let steps = |host: &mut Host, of: &[JobId], seconds: u32| {
+        for _ in 0..seconds {
+            of.iter().for_each(|job| host.slowdowns.paces.step(*job, host.now));
+            host.see(1);
+        }
+    };
+    steps(&mut host, &[a], 120);
+    assert!(host.state.gpu(GpuId(0)).unwrap().tenant(b).unwrap().settled);
+    assert!(
+        host.state.job(a).unwrap().measured.is_some_and(|measured| measured.progress > Fraction::percent(90))
+    );
+    assert!(!host.slowdowns.model_changed);
+    assert_eq!(host.state.job(a).unwrap().kept, None);
+    steps(&mut host, &[a, b], 60);
+    assert!(host.slowdowns.model_changed);
+    assert!(host.state.job(a).unwrap().kept.is_some_and(|kept| kept.windows > 0 && kept.beyond == 0));
+}
+
+#[test]
+fn what_neighbours_cost_outlives_the_daemon() {
+    let mut host = Host::new();
+    let (a, _) = (host.work(), host.work());
+    host.see(20);
+    host.feed(Input::Measured {
+        job: a,
+        attempt: 1,
+        progress: Fraction::percent(50),
+        over: Millis::secs(15),
+        at_most: false,
+        loading: false,
+    });
+    host.see(50);
+    host.state = serde_json::from_str(&serde_json::to_string(&host.state).unwrap()).unwrap();
+    host.slowdowns.restore(&[]);
+    host.slowdowns.watched.clear();
+    host.see(50);
+    let exit = carma_core::model::Exit::of(carma_core::model::ExitStatus::Code(0));
+    let applied = host.state.apply(host.now, &Input::Exited { job: a, attempt: 1, exit }).unwrap();
+    let had = applied.finished[0].job.past[0].had;
+    assert!((45..80).contains(&(had.lost(1).0 / 1000)), "{had:?}");
+    assert!(had.lost(2) < had.lost(1));
+}
+
+#[test]
+fn a_job_with_gpus_is_known_by_what_it_does_on_that_type() {
+    let mut host = Host::new();
+    let info =
+        |index, name: &str| GpuInfo { name: name.into(), ..host.state.gpus()[index as usize].info.clone() };
+    let inventory = vec![info(0, "NVIDIA L4"), info(1, GPU)];
+    host.feed(Input::Inventory(inventory));
+    let draws = |watts: f64| {
+        let mut profile = typical();
+        profile.metrics.power_w = Some(Stat::of(watts));
+        profile
+    };
+    let job = host.submit(1, None);
+    let spec = host.state.job(job).unwrap().spec.clone();
+    host.slowdowns.keep(&spec, GPU, draws(500.0), host.now);
+    let on = |host: &mut Host, gpu| host.slowdowns.known(&host.state, job.0, gpu).power_mw;
+    assert_eq!(on(&mut host, None), Some(500_000));
+    assert_eq!(on(&mut host, Some("NVIDIA L4")), None, "it was never seen there");
+    host.slowdowns.keep(&spec, "NVIDIA L4", draws(60.0), host.now);
+    assert_eq!(
+        [None, Some("NVIDIA L4"), Some(GPU)].map(|gpu| on(&mut host, gpu)),
+        [500_000, 60_000, 500_000].map(Some)
+    );
+    // As the core hears it.
+    let profile = host.slowdowns.known(&host.state, job.0, None);
+    host.feed(Input::Profiled { job, profile });
+    host.slowdowns.powers = false;
+    host.launch(job, &[0]);
+    host.see(1);
+    let told = |host: &Host| host.state.job(job).unwrap().spec.profile.power_mw;
+    assert_eq!(told(&host), Some(60_000));
+    host.feed(Input::Requeue { job, by: User::new(1000, "a") });
+    let exit = carma_core::model::Exit::of(carma_core::model::ExitStatus::Signal(15));
+    host.feed(Input::Exited { job, attempt: 1, exit });
+    host.see(1);
+    assert_eq!(told(&host), Some(500_000));
+}
+
+#[test]
+fn what_fewer_threads_cost_that_a_user_asked_for_is_no_neighbours_doing() {
+    let joins = |threads: Option<u8>| {
+        let mut host = Host::new();
+        host.threads = threads;
+        let a = host.place(&[0]);
+        host.begin(a);
+        host.feed(Input::Stepped { job: a, attempt: 1, ago: Millis::ZERO });
+        host.threads = None;
+        let light = host.submit(1, None);
+        for (job, smact) in [(a, 60.0), (light, 5.0)] {
+            let mut profile = typical();
+            profile.metrics.smact_pct = Some(Stat::of(smact));
+            let spec = host.state.job(job).unwrap().spec.clone();
+            host.slowdowns.keep(&spec, GPU, profile, host.now);
+        }
+        host.see(60);
+        let launched = host.launched();
+        (launched == [light], host.outlook(light).paces[0].expected.to_f64())
+    };
+    let (all, fewer) = (joins(None), joins(Some(25)));
+    assert!(all.0 && fewer.0 && fewer.1 > 0.8, "{all:?} {fewer:?}");
 }

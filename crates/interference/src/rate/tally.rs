@@ -78,6 +78,8 @@ pub struct Measured {
     pub counted: f64,
     /// How often the count was seen to rise.
     pub advances: usize,
+    /// Time that passed between two counts, the middle one and the longest, seconds; the longest may be at the window's end.
+    pub gaps_s: (f64, f64),
     /// Coefficient of variation over tenths of the window.
     pub cv: Option<f64>,
     /// Whether it is an average that the task printed, rather than counted here.
@@ -309,17 +311,27 @@ impl Tally {
     /// The best rate over a window, by the order above. `None`: nothing was counted in it.
     #[must_use]
     pub fn best(&self, from_s: f64, to_s: f64) -> Option<Measured> {
+        self.best_between(from_s, to_s, f64::INFINITY)
+    }
+
+    /// The same without silences of more than `pause_s` seconds.
+    #[must_use]
+    pub fn best_between(&self, from_s: f64, to_s: f64, pause_s: f64) -> Option<Measured> {
         [RateSource::Heartbeat, RateSource::Printed, RateSource::Activity]
             .into_iter()
-            .find_map(|source| self.of(source, from_s, to_s))
+            .find_map(|source| self.between(source, from_s, to_s, pause_s))
     }
 
     /// The best rate of one source.
     #[must_use]
     pub fn of(&self, source: RateSource, from_s: f64, to_s: f64) -> Option<Measured> {
+        self.between(source, from_s, to_s, f64::INFINITY)
+    }
+
+    fn between(&self, source: RateSource, from_s: f64, to_s: f64, pause_s: f64) -> Option<Measured> {
         let streams = || self.streams.iter().filter(|s| s.source == source);
         let counted: Vec<(&Stream, Measured)> =
-            streams().filter_map(|s| Some((s, self.counted(s, from_s, to_s)?))).collect();
+            streams().filter_map(|s| Some((s, self.counted(s, from_s, to_s, pause_s)?))).collect();
         let main = counted.iter().any(|(s, _)| !s.aside);
         let longest =
             counted.iter().filter(|(s, _)| s.aside != main).map(|(_, m)| m.live_s).fold(0.0, f64::max);
@@ -339,9 +351,9 @@ impl Tally {
     }
 
     /// The rate of a stream from its counts.
-    fn counted(&self, stream: &Stream, from_s: f64, to_s: f64) -> Option<Measured> {
+    fn counted(&self, stream: &Stream, from_s: f64, to_s: f64, pause_s: f64) -> Option<Measured> {
         let others = || self.streams.iter().filter(|s| s.source == stream.source && s.key != stream.key);
-        stream.counted(from_s, to_s, |after, until| {
+        stream.counted(from_s, to_s, pause_s, |after, until| {
             others().any(|other| {
                 let marks = &other.marks;
                 let next = marks.partition_point(|mark| mark.at_s <= after);
@@ -438,8 +450,14 @@ impl Stream {
         self.marks.push_back(mark);
     }
 
-    /// The rate from counts. `rose`: whether another stream of this source rose after the one time and by the other.
-    fn counted(&self, from_s: f64, to_s: f64, rose: impl Fn(f64, f64) -> bool) -> Option<Measured> {
+    /// The rate from counts, without silences of more than `pause_s` seconds. `rose`: whether another stream of this source rose after the one time and by the other.
+    fn counted(
+        &self,
+        from_s: f64,
+        to_s: f64,
+        pause_s: f64,
+        rose: impl Fn(f64, f64) -> bool,
+    ) -> Option<Measured> {
         let end = self.marks.iter().rposition(|m| m.at_s <= to_s)?;
         let inside = self.marks.partition_point(|m| m.at_s < from_s);
         // Slow counters, of epochs say, may have begun a little earlier.
@@ -454,24 +472,34 @@ impl Stream {
             }
         };
         let (first, last) = (self.marks[start], self.marks[end]);
-        let counted = last.done - first.done;
-        let advances = (start..end).filter(|&i| self.marks[i + 1].done > self.marks[i].done).count();
-        let gaps = (start..end).map(|i| self.marks[i + 1].at_s - self.marks[i].at_s);
-        let longest = gaps.fold(0.0, f64::max);
+        let steps = (start..end).map(|i| (self.marks[i], self.marks[i + 1]));
+        // What was counted over a pause may have been done in it.
+        let (paused, steps): (Vec<_>, Vec<_>) = steps.partition(|(a, b)| b.live_s - a.live_s > pause_s);
+        let of_pauses = |of: fn(&Mark) -> f64| paused.iter().map(|(a, b)| of(b) - of(a)).sum::<f64>();
+        let counted = last.done - first.done - of_pauses(|mark| mark.done);
+        let advances = steps.iter().filter(|(a, b)| b.done > a.done).count();
+        let longest = steps.iter().map(|(a, b)| b.at_s - a.at_s).fold(0.0, f64::max);
         // It has been silent for longer than ever, and nothing else went on: it is stuck, not between two marks.
         let stuck = |from: f64, to: f64, most: f64| {
-            let silent = (to - from).min(most) - 2.0 * longest;
-            if silent > 0.0 && !rose(from, to) { silent } else { 0.0 }
+            let all = (to - from).min(most);
+            let silent = all - 2.0 * longest;
+            if all <= pause_s && silent > 0.0 && !rose(from, to) { silent } else { 0.0 }
         };
         let at_end = stuck(last.at_s, to_s, f64::INFINITY);
         // The same at the beginning, if it was under way before: not while it started anew, say.
         let before = start.checked_sub(1).map(|before| self.marks[before]);
         let at_start = before.map_or(0.0, |before| stuck(from_s, first.at_s, first.live_s - before.live_s));
-        let moving_s = last.live_s - first.live_s;
+        let moving_s = last.live_s - first.live_s - of_pauses(|mark| mark.live_s);
         if counted <= 0.0 || moving_s < RESOLUTION_S {
             return None;
         }
         let live_s = moving_s + at_start + at_end;
+        let gaps: Vec<f64> = steps.iter().map(|(a, b)| b.live_s - a.live_s).collect();
+        let silent_s = if at_end > 0.0 { to_s - last.at_s } else { 0.0 };
+        let gaps_s = (
+            carma_stats::median(gaps.clone()).unwrap_or_default(),
+            gaps.into_iter().fold(silent_s, f64::max),
+        );
         let quality = match advances {
             0..=2 => Quality::Poor,
             3..=9 => Quality::Fair,
@@ -481,12 +509,12 @@ impl Stream {
         let rate = self.rate(counted / live_s);
         let span_s = (first.at_s, last.at_s);
         let cv = self.variation(start, end);
-        Some(Measured { rate, span_s, live_s, counted, advances, cv, is_average: false, quality })
+        Some(Measured { rate, span_s, live_s, counted, advances, gaps_s, cv, is_average: false, quality })
     }
 
     fn rate(&self, per_s: f64) -> Rate {
         let (unit, source) = (Some(self.unit.clone()), Some(self.source));
-        Rate { per_s, unit, source, aside: self.aside }
+        Rate { per_s, unit, source, aside: self.aside, pauses: None }
     }
 
     /// Coefficient of variation of the rate between about [`PIECES`] marks.
@@ -519,6 +547,7 @@ impl Stream {
             live_s: span_s.1 - span_s.0,
             counted: 0.0,
             advances: inside.len(),
+            gaps_s: (0.0, 0.0),
             cv: None,
             is_average: true,
             quality: Quality::Poor,

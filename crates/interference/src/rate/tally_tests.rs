@@ -282,3 +282,26 @@ fn garbage_counts_for_nothing() {
     }
     assert_eq!(tally.best(0.0, 10.0), None);
 }
+
+#[test]
+fn pauses_are_left_out_where_that_is_asked_for() {
+    // Ten seconds of 10/s, ten of silence, three times; the count goes on.
+    let mut lines = Vec::new();
+    for step in 0..300 {
+        let at = f64::from(step) * 0.1 + f64::from(step / 100) * 10.0;
+        lines.push((at, format!("training: 5%|# | {step}/1000 [00:01<00:04, 9it/s]\r")));
+    }
+    let lines: Vec<(f64, &str)> = lines.iter().map(|(at, line)| (*at, line.as_str())).collect();
+    let tally = told(&lines);
+    let all = tally.best(0.0, 50.0).unwrap();
+    assert!((all.rate.per_s - 6.0).abs() < 0.1, "{all:?}");
+    assert!((all.gaps_s.0 - 0.1).abs() < 0.01 && (all.gaps_s.1 - 10.1).abs() < 0.01, "{all:?}");
+    let works =
+        |from, to| tally.best_between(from, to, 3.0).map(|rate| (rate.rate.per_s * 10.0).round() / 10.0);
+    for (from, to) in [(0.0, 50.0), (5.0, 18.0), (15.0, 28.0), (0.0, 60.0)] {
+        assert_eq!(works(from, to), Some(10.0), "{from} to {to}");
+    }
+    // Shorter silences count.
+    assert_eq!(works(5.0, 12.0), Some(7.2));
+    assert!(!all.rate.aside);
+}

@@ -207,6 +207,7 @@ impl Outlooks {
                 progress: Fraction::from_f64(rate).unwrap_or(Fraction::ONE),
                 over: Millis(now.since(since).0 / (times + 1)),
                 at_most: false,
+                loading: false,
             });
         }
         self.next = Some(next);
