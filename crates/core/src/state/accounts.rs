@@ -552,7 +552,7 @@ mod tests {
     fn charge(accounts: &mut Accounts, parts: &[(u32, u32)], now: Millis, options: &Options) {
         let part = |(job, (uid, pace)): (u64, &(u32, u32))| {
             let load = Load { job: JobId(job), uid: *uid, memory: 1, activity: None };
-            Part { pace: Fraction::percent(*pace), starts_until: Millis::ZERO, load }
+            Part { pace: Fraction::percent(*pace), known: true, starts_until: Millis::ZERO, load }
         };
         accounts.charge(GpuId(0), (1..).zip(parts).map(part).collect(), Others::None, now, options);
     }
@@ -597,7 +597,8 @@ mod tests {
         let (options, gpu) = (Options::default(), GpuId(0));
         let starts = |accounts: &mut Accounts, now| {
             let load = Load { job: JobId(1), uid: 1, memory: 1, activity: None };
-            let part = Part { pace: Fraction::percent(50), starts_until: Millis::secs(50), load };
+            let part =
+                Part { pace: Fraction::percent(50), known: true, starts_until: Millis::secs(50), load };
             accounts.charge(gpu, vec![part], Others::None, now, &options);
         };
         let alone = |accounts: &Accounts| accounts.jobs[&JobId(1)].alone_mj(300_000);

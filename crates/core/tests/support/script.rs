@@ -794,8 +794,8 @@ impl Stage {
         let progress = share(&words.first()?)?;
         let over = words.take_as("over", span)?.unwrap_or(Millis::secs(20));
         let attempt = self.placement(job)?.attempt;
-        let loading = words.flag("loading");
-        self.apply(&Input::Measured { job, attempt, progress, over, at_most: false, loading }).map(drop)
+        self.apply(&Input::Measured { job, attempt, progress, over, at_most: false, loading: false })
+            .map(drop)
     }
 
     fn placement(&self, id: JobId) -> Outcome<Placement> {
