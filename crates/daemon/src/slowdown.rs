@@ -41,6 +41,9 @@ const FIRST_STEPS: Millis = Millis::secs(2);
 const IDLE: f64 = 0.1;
 /// A job that does nothing on its GPUs for so long holds them idle: that is what it does.
 const LOADING: Millis = Millis::secs(300);
+/// A job that has begun to count, and has not counted on a few times, is still at its first steps: for so long at most, since some
+/// count epochs.
+const FIRST_COUNTS: Millis = Millis::secs(60);
 /// Longest time back that a rate is taken over: some tasks print once a minute.
 const LOOK_BACK: Millis = Millis::secs(600);
 /// Times that a count must have risen for a rate to count.
@@ -503,7 +506,12 @@ impl Slowdowns {
         alone.samples.take(gpus, looks, self.paces.host(id));
         // Before Hopper NVML tells no more than utilisation.
         let fine = gpus.iter().all(|gpu| gpu.info.has_activity);
-        if stepped.is_none() && alone.samples.are_idle(fine) && now.since(company.since) < LOADING {
+        let loads = match alone.samples.are_idle(fine) {
+            true => LOADING,
+            false if self.paces.counts(id) => FIRST_COUNTS,
+            false => Millis::ZERO,
+        };
+        if stepped.is_none() && now.since(company.since) < loads {
             *alone = Alone::new(now);
             return;
         }
@@ -520,8 +528,7 @@ impl Slowdowns {
         // Once it has counted its work, an evaluation is no measure of it.
         let rate = self.paces.rate(id, from, now).filter(|rate| !(rate.rate.aside && works));
         let rate = rate.and_then(|rate| between_pauses(&self.paces, id, (from, now), window, rate));
-        let counted =
-            rate.as_ref().filter(|r| r.advances >= ADVANCES || r.is_average).map(|r| r.rate.clone());
+        let counted = rate.as_ref().filter(|r| r.advances >= ADVANCES).map(|r| r.rate.clone());
         let mut profile = Profile {
             name: job.spec.name.to_string(),
             class: Some(class(job.spec.command_key)),

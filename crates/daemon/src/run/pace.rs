@@ -168,6 +168,12 @@ impl Paces {
         Some(Millis((began_s.max(0.0) * 1000.0) as u64))
     }
 
+    /// Whether a job's present attempt has counted anything itself.
+    #[must_use]
+    pub fn counts(&self, job: JobId) -> bool {
+        self.lock().values().any(|paced| paced.job == job && paced.tally.counts())
+    }
+
     /// Whether a job's supervisor has told all that it heard since then: where nothing was counted, the job stood still.
     #[must_use]
     pub fn is_heard(&self, job: JobId, from: Millis) -> bool {
@@ -275,9 +281,9 @@ impl Paces {
 
     /// As if a job's supervisor had told that it printed a bar.
     #[cfg(test)]
-    pub fn bar(&self, job: JobId, at: Millis, label: &str, count: f64) {
+    pub fn bar(&self, job: JobId, at: Millis, label: &str, count: f64, per_s: Option<f64>) {
         let (unit, label) = ("it".to_owned(), label.to_owned());
-        let said = Said { unit, count: Some(count), total: None, per_s: None, label };
+        let said = Said { unit, count: Some(count), total: None, per_s, label };
         for paced in self.lock().values_mut().filter(|paced| paced.job == job) {
             // The time that is told may be before the clock's.
             paced.since = Millis::ZERO;

@@ -528,6 +528,39 @@ fn what_a_job_does_alone_begins_with_its_work() {
     assert_eq!(smact(&host, c), Some(0.0));
 }
 
+/// Measured on an H200: `step 1/1320 0.1 it/s`, printed after a start-up of 23 s, was taken for a training's speed alone.
+#[test]
+fn what_a_job_prints_at_its_first_step_is_not_its_speed() {
+    let mut host = Host::new();
+    let a = host.place(&[0]);
+    host.slowdowns.paces.open(a, "1.1".into());
+    host.begin(a);
+    host.see(20);
+    // It compiles, say.
+    host.busy = Some(1.0);
+    host.slowdowns.paces.bar(a, host.now, "", 1.0, Some(0.1));
+    host.see(20);
+    assert!(host.slowdowns.profile(a.0, GPU).is_none());
+    host.busy = Some(80.0);
+    for second in 1..20 {
+        host.slowdowns.paces.bar(a, host.now, "", 39.0 * f64::from(second), Some(f64::from(second)));
+        host.see(1);
+    }
+    let profile = host.slowdowns.profile(a.0, GPU).unwrap();
+    assert!((profile.metrics.smact_pct.unwrap().mean - 80.0).abs() < 0.1, "{profile:?}");
+    assert!((profile.rate.as_ref().unwrap().per_s - 39.0).abs() < 1.0, "{profile:?}");
+    // One that counts epochs has no more to tell for long.
+    let mut host = Host::new();
+    let b = host.place(&[0]);
+    host.slowdowns.paces.open(b, "1.2".into());
+    host.begin(b);
+    host.busy = Some(80.0);
+    host.slowdowns.paces.bar(b, host.now, "", 1.0, None);
+    host.see(75);
+    let profile = host.slowdowns.profile(b.0, GPU).unwrap();
+    assert_eq!(profile.rate, None);
+}
+
 #[test]
 fn with_fewer_threads_a_command_is_not_as_it_is_alone() {
     let known = |threads: Option<u8>| {
@@ -624,7 +657,7 @@ fn an_evaluation_is_no_slowdown() {
         for _ in 0..seconds * 2 {
             let count = done.entry(label).or_insert(0.0);
             *count += per_s / 2.0;
-            host.slowdowns.paces.bar(a, host.now + Millis(500), label, *count);
+            host.slowdowns.paces.bar(a, host.now + Millis(500), label, *count, None);
             host.see(1);
             host.now = Millis(host.now.0 - 500);
         }
@@ -670,7 +703,7 @@ fn silences_of_its_own_are_no_slowdown_and_longer_ones_are() {
         for _ in 0..seconds {
             count += per_s;
             if per_s > 0.0 {
-                host.slowdowns.paces.bar(a, host.now, "training", count);
+                host.slowdowns.paces.bar(a, host.now, "training", count, None);
             }
             host.see(1);
         }

@@ -24,6 +24,8 @@ use crate::profile::{Rate, RateSource};
 use std::collections::VecDeque;
 use std::fmt;
 
+/// Unit of a count of passes over the data.
+const EPOCHS: &str = "epochs";
 /// Most streams that are kept; the one that has been silent longest makes room.
 const MOST_STREAMS: usize = 24;
 /// Most marks of a stream.
@@ -346,6 +348,10 @@ impl Tally {
         if let Some((_, best)) = best {
             return Some(best);
         }
+        // An average that is printed beside a count may hold the start-up: the first one of a training does. The counts tell, once there are more.
+        if streams().any(|s| s.top.is_some() && s.unit != EPOCHS) {
+            return None;
+        }
         let averaged = streams().filter(|s| !s.aside).chain(streams().filter(|s| s.aside));
         averaged.filter_map(|s| s.averaged(from_s, to_s)).next()
     }
@@ -360,6 +366,12 @@ impl Tally {
                 marks.get(next).is_some_and(|mark| mark.at_s <= until)
             })
         })
+    }
+
+    /// Whether the task has counted anything itself.
+    #[must_use]
+    pub fn counts(&self) -> bool {
+        self.streams.iter().any(|s| s.source != RateSource::Activity && s.top.is_some())
     }
 
     /// The latest counts, best source first, then the newest.

@@ -82,7 +82,7 @@ impl<'a> Whole<'a> {
     }
 
     fn is_epochs(&self) -> bool {
-        self.stream.unit == "epochs"
+        self.stream.unit == super::EPOCHS
     }
 
     /// It has counted more than it stands at.
