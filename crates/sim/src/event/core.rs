@@ -579,7 +579,10 @@ mod tests {
 
     /// What is known and assumed of each task's SMs, whenever something is decided.
     #[derive(Default)]
-    struct Activities(Vec<(Millis, Vec<(bool, Option<f64>)>)>);
+    struct Activities(Vec<(Millis, Tasks)>);
+
+    /// Of each: whether it is known, and what is assumed, percent.
+    type Tasks = Vec<(bool, Option<f64>)>;
 
     impl Notes for Activities {
         fn decided(&mut self, core: &CoreScheduler<'_>, now: Millis, _: &[Decision], _: &World) {
