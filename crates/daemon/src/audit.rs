@@ -3,7 +3,8 @@
 //! The target is `audit`, so that a filter can keep or drop the lines. Nothing of a user's own is in them: no command,
 //! name of a job, directory, path, environment, line of a log or text of an error.
 
-use crate::messages::{Order, Peer, Refused};
+use crate::messages::{Order, Peer};
+use crate::refused::Refused;
 use carma_core::input::Input;
 use carma_core::model::{Finished, JobId, Phase};
 use carma_core::state::State;

@@ -10,10 +10,11 @@ use crate::fault::{self, Point};
 use crate::journal::{Batch, Journal, JournalError, StoredJob};
 use crate::logs;
 use crate::memory::{self, Expected, Memory};
-use crate::messages::{Answer, Message, Order, Peer, Refused};
+use crate::messages::{Answer, Message, Order, Peer};
 use crate::notify::Watchdog;
 use crate::perform::{Performer, held};
 use crate::quota::{self, Submissions};
+use crate::refused::Refused;
 use crate::run::adopt::{self, Found, Known};
 use crate::run::cgroup::Hierarchy;
 use crate::run::cgroup::HostLimits;
@@ -541,7 +542,13 @@ impl Engine {
         }
         self.check_host_limits(submission.request())?;
         let uid = peer.user.uid;
-        quota::may_now(&submission, uid, &peer.limits, self.state.usage(uid), &self.submissions)?;
+        quota::may_now(
+            (submission.request(), submission.rest()),
+            uid,
+            &peer.limits,
+            self.state.usage(uid),
+            &self.submissions,
+        )?;
         let rest = submission.rest();
         let mut request = submission.into_request();
         self.allow(uid, &peer.limits);

@@ -29,6 +29,7 @@ pub mod people;
 pub mod perform;
 pub mod quota;
 pub mod recorder;
+pub mod refused;
 pub mod run;
 pub mod run_time;
 pub mod sampler;

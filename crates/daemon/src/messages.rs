@@ -1,53 +1,17 @@
-//! What the engine is told and answers: messages, orders, refusals, and who is at the other end.
+//! What the engine is told and answers: messages, orders, and who is at the other end.
 
 use crate::config::limits::UserLimits;
+use crate::refused::Refused;
 use crate::run::launch::Outcome;
 use crate::run::suspend;
 use crate::run::watch::Event;
 use crate::slowdown::Subject;
 use crate::submission::Submission;
 use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, MemoryReply, SlowdownsReply, SubmitReply};
-use carma_core::input::Rejected;
 use carma_core::model::{JobId, User};
 use carma_core::state::State;
 use std::sync::Arc;
 use tokio::sync::oneshot;
-
-/// Why a request was refused.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refused {
-    /// HTTP status.
-    pub status: u16,
-    /// Stable word.
-    pub code: &'static str,
-    /// What, where, why, what to do.
-    pub text: String,
-}
-
-impl Refused {
-    /// A refusal.
-    #[must_use]
-    pub fn new(status: u16, code: &'static str, text: impl Into<String>) -> Self {
-        Self { status, code, text: text.into() }
-    }
-}
-
-impl From<Rejected> for Refused {
-    fn from(rejected: Rejected) -> Self {
-        let (status, code) = match rejected {
-            Rejected::NoSuchJob(_) | Rejected::NoSuchGpu => (404, "not_found"),
-            Rejected::NotAllowed { .. } | Rejected::AdminOnly => (403, "not_allowed"),
-            Rejected::BadRequest(_)
-            | Rejected::TooManyGpus { .. }
-            | Rejected::Slices { .. }
-            | Rejected::TooMuchMemory { .. } => (400, "bad_request"),
-            Rejected::Duplicate(_) | Rejected::WrongState { .. } | Rejected::StaleAttempt { .. } => {
-                (409, "conflict")
-            }
-        };
-        Self::new(status, code, rejected.to_string())
-    }
-}
 
 /// Who is at the other end of the socket, as the kernel says.
 #[derive(Debug, Clone)]

@@ -1,8 +1,7 @@
 //! What users may submit: the limits of `[limits]` that are no matter of placement.
 
 use crate::config::limits::UserLimits;
-use crate::messages::Refused;
-use crate::submission::Submission;
+use crate::refused::Refused;
 use carma_api::wire::SubmitRequest;
 use carma_core::model::JobId;
 use carma_core::state::Usage;
@@ -123,12 +122,12 @@ pub fn may_ever(request: &SubmitRequest, limits: &UserLimits) -> Result<(), Refu
     Ok(())
 }
 
-/// Whether a user may submit this job now.
+/// Whether a user may submit this job now; `rest`: bytes that it takes beside its environment.
 ///
 /// # Errors
 /// 429 for what is too much now: which limit, how much there is, what to do.
 pub fn may_now(
-    submission: &Submission,
+    (request, rest): (&SubmitRequest, u64),
     uid: u32,
     limits: &UserLimits,
     usage: Usage,
@@ -141,7 +140,7 @@ pub fn may_now(
             usage.waiting
         ));
     }
-    let all = submissions.with(uid, &submission.request().env, submission.rest());
+    let all = submissions.with(uid, &request.env, rest);
     if let Some(most) = limits.environment_total.filter(|most| all > bytes(*most)) {
         return later(format!(
             "with this job the environments and commands of your jobs would take {}, and {most} is allowed (limits.environment-total): submit it when some are over, or give jobs the same environment, which counts once",
@@ -154,6 +153,7 @@ pub fn may_now(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::submission::Submission;
 
     fn env(key: &str, kib: usize) -> BTreeMap<String, String> {
         BTreeMap::from([(key.to_owned(), "x".repeat(kib * 1024))])
@@ -167,7 +167,8 @@ mod tests {
         submissions: &Submissions,
     ) -> Result<u64, Refused> {
         let submission = Submission::check(request.clone(), limits)?;
-        may_now(&submission, uid, limits, usage, submissions).map(|()| submission.rest())
+        may_now((submission.request(), submission.rest()), uid, limits, usage, submissions)
+            .map(|()| submission.rest())
     }
 
     fn refused(request: &SubmitRequest, limits: &UserLimits, usage: Usage) -> (u16, String) {

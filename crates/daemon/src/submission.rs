@@ -1,8 +1,8 @@
 //! What is checked of a submission before the core sees it, and the job that the core gets.
 
 use crate::config::limits::UserLimits;
-use crate::messages::Refused;
 use crate::quota;
+use crate::refused::Refused;
 use carma_api::parse;
 use carma_api::wire::SubmitRequest;
 use carma_core::model::{Forecasts, JobId, NewJob, Request, User};

@@ -8,7 +8,7 @@
 use super::{App, Credentials, Failure, router};
 use crate::audit;
 use crate::limits::Descriptors;
-use crate::messages::Refused;
+use crate::refused::Refused;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;

@@ -1,7 +1,8 @@
 //! `GET /v1/jobs/{id}/log`
 
 use super::{Asked, Failure, Shared, job_id, no_such_job};
-use crate::messages::{Peer, Refused};
+use crate::messages::Peer;
+use crate::refused::Refused;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::HeaderName;

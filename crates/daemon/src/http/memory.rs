@@ -2,7 +2,8 @@
 
 use super::{Answered, Failure, Shared};
 use crate::audit::{self, Act};
-use crate::messages::{Message, Peer, Refused};
+use crate::messages::{Message, Peer};
+use crate::refused::Refused;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;

@@ -2,7 +2,8 @@
 
 use super::{Answered, App, Failure, Shared, Words, job_id, short};
 use crate::audit::{self, Act};
-use crate::messages::{Message, Order, Peer, Refused};
+use crate::messages::{Message, Order, Peer};
+use crate::refused::Refused;
 use axum::Json;
 use axum::extract::State;
 use carma_api::wire::DoneReply;

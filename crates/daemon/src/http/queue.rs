@@ -1,7 +1,8 @@
 //! `GET /v1/jobs`
 
 use super::{Answered, Asked, Failure, MyTurns, Shared, history};
-use crate::messages::{Peer, Refused};
+use crate::messages::Peer;
+use crate::refused::Refused;
 use crate::view::{self, Live};
 use axum::Json;
 use axum::extract::State;

@@ -3,7 +3,7 @@
 use super::Failure;
 use super::connections::{TURN, Turns};
 use crate::journal::{Journal, Reader};
-use crate::messages::Refused;
+use crate::refused::Refused;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};

@@ -1,7 +1,8 @@
 //! `GET /v1/record`
 
 use super::{Answered, Asked, Failure, MyTurns, Shared};
-use crate::messages::{Peer, Refused};
+use crate::messages::Peer;
+use crate::refused::Refused;
 use axum::Json;
 use axum::extract::State;
 use carma_api::VERSION;

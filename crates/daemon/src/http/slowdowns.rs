@@ -1,7 +1,8 @@
 //! `GET /v1/slowdowns`
 
 use super::{Answered, Asked, Failure, Shared, job_id, no_such_job};
-use crate::messages::{Message, Peer, Refused};
+use crate::messages::{Message, Peer};
+use crate::refused::Refused;
 use crate::slowdown::Subject;
 use axum::Json;
 use axum::extract::State;

@@ -1,7 +1,8 @@
 //! `GET /v1/usage`
 
 use super::{Answered, Asked, Shared, short};
-use crate::messages::{Peer, Refused};
+use crate::messages::Peer;
+use crate::refused::Refused;
 use crate::view;
 use axum::Json;
 use axum::extract::State;
