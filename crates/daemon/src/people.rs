@@ -1,9 +1,9 @@
 //! Who the users of this machine are: names, groups, authority and limits, from the system's user database.
 //!
-//! The database may be a directory service that answers slowly or not at all, so answers are kept for a moment, and
-//! nobody but the asking user waits for one, for [`PATIENCE`] at most. None in time is as an error, and an error is no
-//! answer: limits of one's own and of groups would be lost. It gives nobody authority either, and refuses only those whose
-//! limits are not known without an answer.
+//! The database may be a directory service that answers slowly or not at all. So answers are cached, and a look-up delays
+//! requests of that user alone, for [`PATIENCE`] at most. A timeout counts as an error. After an error the cached limits hold,
+//! since the user's own limits and those of groups would be lost without them; it makes no user an operator, and only users
+//! whose limits are neither cached nor known without the database are refused.
 //!
 //! No error of `getpwuid_r` and `getgrnam_r` is read as "there is none", although their manual pages allow it: glibc answers
 //! that without an error, and `ENOENT` is what the client of an LDAP directory tells that is down.
@@ -193,7 +193,7 @@ impl People {
             return Some(person);
         }
         let Asked { since, mut answer } = self.asked(uid)?;
-        // A database that has been silent for so long keeps nobody else waiting.
+        // The time counts from the first request of this look-up, so that later ones of the same outage do not wait again.
         let left = self.patience.saturating_sub(since.elapsed());
         match tokio::time::timeout(left, answer.wait_for(Option::is_some)).await {
             Ok(Ok(person)) => person.clone(),

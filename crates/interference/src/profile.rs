@@ -136,7 +136,7 @@ impl fmt::Display for RateSource {
 
 impl<'de> Deserialize<'de> for Rate {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
+        #[derive(Default, Deserialize)]
         struct Whole {
             per_s: f64,
             #[serde(default)]
@@ -150,7 +150,7 @@ impl<'de> Deserialize<'de> for Rate {
         }
         impl From<f64> for Whole {
             fn from(per_s: f64) -> Self {
-                Self { per_s, unit: None, source: None, aside: false, pauses: None }
+                Self { per_s, ..Self::default() }
             }
         }
         let Whole { per_s, unit, source, aside, pauses } =
