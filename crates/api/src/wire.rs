@@ -730,8 +730,8 @@ pub struct WaitingView {
     pub why: String,
     /// How long it is taken to run, seconds; where nothing is known, an hour.
     pub run_s: u64,
-    /// Where jobs go by length: the bound on its start, Unix time. Then it would have started without sharing and
-    /// all went in the order of submission, by what was known of their run times.
+    /// Where jobs go by length: the bound on its start, Unix time, from when it would have started without sharing if
+    /// all went in the order of submission, by what is known of their run times (docs/policies.md).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_ms: Option<u64>,
     /// Whether that bound has passed: it is looked at first, and GPUs are kept for it.

@@ -159,6 +159,9 @@ impl fmt::Display for Millis {
 pub struct Fraction(pub u32);
 
 impl Fraction {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+
     /// All of it.
     pub const ONE: Self = Self(10_000);
 

@@ -127,9 +127,7 @@ fn start(waiting: &WaitingView, due_ms: u64, now_ms: u64, screen: &Screen) -> St
         return format!("{over} over its bound of {at}: it is looked at first, and GPUs are kept for it");
     }
     let left = Millis(due_ms).since(Millis(now_ms));
-    format!(
-        "by {at} (in {left}) if run times are as expected: first come, first served without sharing would start it then"
-    )
+    format!("by {at} (in {left}) if run times are as expected: from then on GPUs are kept for it")
 }
 
 /// Whose end it waits for.
@@ -434,8 +432,8 @@ mod tests {
         reason:    GpuMemory(2 of 3 GPUs found; need 20.0 GiB (declared); best is GPU 1
                    with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours; 18.0 GiB…
         place:     3rd of 41; shortest first: 10 min on 1 GPU (2 runs of this command)
-        start:     by 09:21:40 (in 25 min) if run times are as expected: first come,
-                   first served without sharing would start it then
+        start:     by 09:21:40 (in 25 min) if run times are as expected: from then
+                   on GPUs are kept for it
         waits for: the end of job 7 on GPU 2, expected in about 12 min 20 s (its own
                    count); it would start on GPU 2 then
 
@@ -460,8 +458,7 @@ mod tests {
         reason:    GpuMemory(2 of 3 GPUs found; need 20.0 GiB (declared); best is GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711
                    of bob, not ours; 18.0 GiB held by job 3; and 2 more)
         place:     3rd of 41; shortest first: 10 min on 1 GPU (2 runs of this command)
-        start:     by 09:21:40 (in 25 min) if run times are as expected: first come, first served without sharing would start it
-                   then
+        start:     by 09:21:40 (in 25 min) if run times are as expected: from then on GPUs are kept for it
         waits for: the end of job 7 on GPU 2, expected in about 12 min 20 s (its own count); it would start on GPU 2 then
 
         What each GPU says to it now (it needs 20.0 GiB free):

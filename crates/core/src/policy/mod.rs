@@ -124,6 +124,10 @@ fn is_whole(bound: &Fraction) -> bool {
     *bound == whole()
 }
 
+fn is_zero(slack: &Fraction) -> bool {
+    *slack == Fraction::ZERO
+}
+
 /// What must be predicted before a job joins others. Progress is speed beside the others over speed alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
@@ -171,6 +175,10 @@ pub struct Policy {
     /// Where jobs go by length: the bound on a job's wait, over its wait without sharing.
     #[serde(default = "whole", skip_serializing_if = "is_whole")]
     pub bound: Fraction,
+    /// What is added to it for a job that takes turns and whose run time is an estimate. Taking turns gains little, so that there is
+    /// a line, and keeping GPUs for a job that only seems to be overdue costs all others in it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub slack: Fraction,
     /// Where jobs go by length: how much it weighs what users have had.
     #[serde(default, skip_serializing_if = "Weighing::is_root")]
     pub weighing: Weighing,

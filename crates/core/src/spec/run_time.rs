@@ -23,6 +23,12 @@ pub struct RunTime {
 }
 
 impl RunTime {
+    /// Whether it is known, not estimated: all such runs take as long.
+    #[must_use]
+    pub const fn is_exact(&self) -> bool {
+        self.low_s == self.high_s
+    }
+
     /// The mean of such runs, from three quantiles: the median and those of 5 and 95 %, where the bounds are read from few runs to hold
     /// for 10 and 90 % (Pearson and Tukey, Biometrika 52, 1965). Most runs are shorter: a few take very long.
     #[must_use]

@@ -75,6 +75,16 @@ impl State {
         }
     }
 
+    /// Whether a job takes turns with others wherever it may go.
+    pub(super) fn takes_turns(&self, job: &Job) -> bool {
+        let has_mps = |gpu: &Gpu| gpu.present && gpu.info.no_mps.is_none();
+        match self.sharing_for(job) {
+            Some(SharingMode::TimeSlice) => true,
+            Some(SharingMode::Mps) => !self.gpus.iter().any(has_mps),
+            Some(SharingMode::Exclusive) | None => false,
+        }
+    }
+
     /// Whether a job stays outside MPS since its processes' end might end others.
     fn spares_others(&self, job: &Job) -> bool {
         let asks = job.spec.request.sharing == Some(SharingMode::Mps);

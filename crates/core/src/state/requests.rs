@@ -25,8 +25,7 @@ impl State {
         if !self.usage.contains_key(&new.user.uid) {
             self.weigh_newcomer(new.user.uid);
         }
-        let due = if new.hold { None } else { self.due(new) };
-        let job = Job {
+        let mut job = Job {
             spec: new.clone(),
             submitted: self.now,
             queued: self.now,
@@ -36,12 +35,15 @@ impl State {
             free_retries: 0,
             floor: None,
             not_before: None,
-            due,
+            due: None,
             measured: None,
             kept: None,
             counted: None,
             past: Vec::new(),
         };
+        if !new.hold {
+            job.due = self.due(&job);
+        }
         let job = Arc::new(job);
         self.index(&job);
         self.jobs.insert(new.id, job);
@@ -49,18 +51,22 @@ impl State {
     }
 
     /// The bound on the start of a job that comes now, where the policy has one.
-    fn due(&mut self, new: &NewJob) -> Option<Millis> {
-        if !self.options.policy.line.is_by_length() {
+    fn due(&mut self, job: &Job) -> Option<Millis> {
+        let policy = &self.options.policy;
+        if !policy.line.is_by_length() {
             return None;
         }
+        let spec = &job.spec;
+        let exact = spec.run_time.is_some_and(|run| run.is_exact());
+        let slack = if exact || !self.takes_turns(job) { 0 } else { policy.slack.0 };
         let ask = Ask {
             gpus: self.gpus.iter().filter(|gpu| gpu.present).count(),
-            wanted: new.request.gpus as usize,
-            run: Millis::secs(new.mean_run_s()),
-            stretch: self.options.policy.bound.0,
+            wanted: spec.request.gpus as usize,
+            run: Millis::secs(spec.mean_run_s()),
+            stretch: policy.bound.0.saturating_add(slack),
         };
-        let uid = new.user.uid;
-        self.shadows.due(uid, self.options.allowances.share_of(uid), self.now, new.id, ask)
+        let uid = spec.user.uid;
+        self.shadows.due(uid, self.options.allowances.share_of(uid), self.now, spec.id, ask)
     }
 
     /// Makes the bounds of a user's jobs again where more is known now of how long they take.
@@ -105,7 +111,7 @@ impl State {
         for id in pending {
             let Some(mut job) = self.jobs.remove(&id) else { continue };
             if job.due.is_none() {
-                let due = self.due(&job.spec);
+                let due = self.due(&job);
                 Arc::make_mut(&mut job).due = due;
             }
             self.wait(&job);
@@ -247,8 +253,8 @@ impl State {
     }
 
     pub(super) fn release(&mut self, id: JobId, by: &User) -> Result<(), Rejected> {
-        let job = self.get(id)?;
-        self.allowed(job, by)?;
+        let job = self.jobs.get(&id).cloned().ok_or(Rejected::NoSuchJob(id))?;
+        self.allowed(&job, by)?;
         if !matches!(job.phase, Phase::Held { .. }) {
             return Err(Rejected::WrongState {
                 job: id,
@@ -257,8 +263,7 @@ impl State {
             });
         }
         // It comes only now, as far as its place among the others goes.
-        let spec = job.spec.clone();
-        let due = if job.due.is_some() { job.due } else { self.due(&spec) };
+        let due = job.due.or_else(|| self.due(&job));
         self.enqueue(id, |job| job.due = due);
         Ok(())
     }
