@@ -47,7 +47,7 @@ fn every_table_is_made() {
     let page = stdout(&carma(dir.path(), &["--data=.", "--quick", "--evaluations=30"]));
     let titles: Vec<&str> =
         page.lines().filter_map(|line| line.strip_prefix("## ")?.split('.').next()).collect();
-    assert_eq!(titles, ["1", "2", "3", "4"]);
+    assert_eq!(titles, ["1", "2", "3", "4", "5"]);
     assert!(
         page.contains("A quick try, no result")
             && page.contains("Poisson arrivals, as Philly's are not there"),
@@ -59,6 +59,12 @@ fn every_table_is_made() {
         assert!(rows >= 2, "{name}: {page}");
     }
     let (_, objectives) = page.split_once("## 4.").unwrap();
+    let (objectives, gaps) = objectives.split_once("## 5.").unwrap();
+    assert_eq!(
+        gaps.lines().filter(|line| line.starts_with("| adaptive, nothing declared | ")).count(),
+        6,
+        "{gaps}"
+    );
     for name in ["jct", "makespan", "energy", "fair"] {
         let rows = objectives.lines().filter(|line| line.split(" | ").nth(1) == Some(name)).count();
         assert_eq!(rows, 8, "{name}: {page}");

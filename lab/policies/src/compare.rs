@@ -21,7 +21,7 @@ use std::path::Path;
 use std::time::Instant;
 
 /// The tables, in their order.
-pub const TABLES: [&str; 4] = ["traces", "synthetic", "philly", "objectives"];
+pub const TABLES: [&str; 5] = ["traces", "synthetic", "philly", "objectives", "gaps"];
 
 /// Policies that are compared where there are many runs; those that there are not are left out.
 pub const FEW: [&str; 6] = ["exclusive", "or-magm", "magm", "gandiva", "carma", "adaptive"];
@@ -64,6 +64,8 @@ pub struct Row {
     pub figures: Figures,
     /// Mean number of attempts out of memory.
     pub oom: f64,
+    /// The most of one workload.
+    pub most_oom: u64,
     /// Jobs that did not complete although they did on exclusive GPUs, in all.
     pub lost: u64,
     /// The most by which a job first started later than on exclusive GPUs, over exclusive's makespan; not below 0.
@@ -111,8 +113,8 @@ pub struct Philly {
 
 /// Who decides.
 #[derive(Debug, Clone, PartialEq)]
-struct Contender {
-    name: String,
+pub(crate) struct Contender {
+    pub(crate) name: String,
     who: Who,
 }
 
@@ -165,6 +167,14 @@ impl Contender {
         FEW.iter().filter_map(|name| all.iter().find(|it| it.name == *name)).cloned().collect()
     }
 
+    /// The better ones, and what `adaptive` does after another objective and with other knowledge that is true.
+    pub(crate) fn some() -> Vec<Self> {
+        let named = ["exclusive", "adaptive", "adaptive:makespan", "gandiva", "or-magm", "sjf-bsbf", "eaco"];
+        let all: Vec<Self> = Self::all().into_iter().chain(Self::told()).collect();
+        let told = ["adaptive, true run times", "adaptive, nothing declared"];
+        named.iter().chain(&told).filter_map(|name| all.iter().find(|it| it.name == *name)).cloned().collect()
+    }
+
     fn setup(&self, sharing: SharingMode, seed: u64) -> Result<Setup, Error> {
         match self.who {
             Who::Baseline(baseline) => Ok(Setup::for_baseline(baseline, sharing, seed)),
@@ -176,7 +186,7 @@ impl Contender {
         }
     }
 
-    fn run(
+    pub(crate) fn run(
         &self,
         workload: &Workload,
         cluster: &Cluster,
@@ -189,12 +199,12 @@ impl Contender {
 }
 
 /// A run and what exclusive GPUs do.
-struct Pair<'a> {
-    run: &'a RunResult,
-    exclusive: &'a RunResult,
+pub(crate) struct Pair<'a> {
+    pub(crate) run: &'a RunResult,
+    pub(crate) exclusive: &'a RunResult,
 }
 
-fn row(name: &str, pairs: &[Pair]) -> Row {
+pub(crate) fn row(name: &str, pairs: &[Pair]) -> Row {
     let figures: Vec<Figures> =
         pairs.iter().map(|it| Figures::of(&it.run.summary, &it.exclusive.summary)).collect();
     let lost = pairs.iter().map(|it| it.exclusive.summary.completed.saturating_sub(it.run.summary.completed));
@@ -203,6 +213,7 @@ fn row(name: &str, pairs: &[Pair]) -> Row {
         worst_jct: figures.iter().map(|it| it.jct).fold(0.0, f64::max),
         figures: Figures::geometric_mean(&figures),
         oom: pairs.iter().map(|it| it.run.summary.oom as f64).sum::<f64>() / pairs.len().max(1) as f64,
+        most_oom: pairs.iter().map(|it| it.run.summary.oom).max().unwrap_or(0),
         lost: lost.sum(),
         later: pairs.iter().map(|it| late(it.run, it.exclusive)).fold(0.0, f64::max),
     }
@@ -239,7 +250,7 @@ pub fn carma(named: &[Named], size: Size) -> Result<Vec<Traces>, Error> {
 /// Clusters of the made-up traces.
 const CLUSTERS: [&str; 2] = ["4xH200", "4xV100-32GB"];
 /// Their mixes of light, medium and heavy tasks.
-const MIXES: [&str; 2] = ["65/27/8", "83/17"];
+pub(crate) const MIXES: [&str; 2] = ["65/27/8", "83/17"];
 /// Their loads.
 pub(crate) const LOADS: [f64; 5] = [0.6, 1.0, 1.5, 2.2, 3.0];
 
@@ -300,22 +311,25 @@ pub(crate) fn made_up(
     load: f64,
     cluster: &Cluster,
 ) -> Result<Workload, Error> {
-    let make = |gap| {
-        let what = Synthesis {
-            jobs: size.jobs,
-            mix: Mix::parse(mix).map_err(Error)?,
-            arrivals: Arrivals::Poisson,
-            mean_gap: gap,
-            users: 1,
-            seed,
-        };
-        let trace = synthesize(catalogue, &what).map_err(wrong)?;
-        Workload::resolve(&trace, Some(catalogue)).map_err(wrong)
-    };
+    let make = |gap| synthesized(catalogue, mix, size.jobs, seed, gap);
     let offered: f64 =
         make(Millis::secs(60))?.jobs.iter().map(|job| f64::from(job.gpus) * job.duration.0 as f64).sum();
     let gaps = f64::from(size.jobs.max(2) - 1);
     make(Millis((offered / (load * cluster.len() as f64) / gaps).round().max(1.0) as u64))
+}
+
+/// What `carma trace synthesize` makes, resolved.
+pub(crate) fn synthesized(
+    catalogue: &Catalogue,
+    mix: &str,
+    jobs: u32,
+    seed: u64,
+    mean_gap: Millis,
+) -> Result<Workload, Error> {
+    let mix = Mix::parse(mix).map_err(Error)?;
+    let what = Synthesis { jobs, mix, arrivals: Arrivals::Poisson, mean_gap, users: 1, seed };
+    let trace = synthesize(catalogue, &what).map_err(wrong)?;
+    Workload::resolve(&trace, Some(catalogue)).map_err(wrong)
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "what `map_err` hands over")]

@@ -4,6 +4,7 @@
 pub mod bound;
 pub mod compare;
 pub mod figures;
+pub mod gaps;
 pub mod limits;
 pub mod objectives;
 pub mod search;
