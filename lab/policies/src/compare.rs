@@ -311,7 +311,7 @@ pub(crate) fn made_up(
     load: f64,
     cluster: &Cluster,
 ) -> Result<Workload, Error> {
-    let make = |gap| synthesized(catalogue, mix, size.jobs, seed, gap);
+    let make = |gap| from_synthesis(catalogue, mix, size.jobs, seed, gap);
     let offered: f64 =
         make(Millis::secs(60))?.jobs.iter().map(|job| f64::from(job.gpus) * job.duration.0 as f64).sum();
     let gaps = f64::from(size.jobs.max(2) - 1);
@@ -319,7 +319,7 @@ pub(crate) fn made_up(
 }
 
 /// What `carma trace synthesize` makes, resolved.
-pub(crate) fn synthesized(
+pub(crate) fn from_synthesis(
     catalogue: &Catalogue,
     mix: &str,
     jobs: u32,

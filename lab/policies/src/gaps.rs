@@ -1,7 +1,7 @@
 //! Policies on made-up traces of given gaps between arrivals, on three clusters and under both ways of sharing.
 
 use crate::Error;
-use crate::compare::{Contender, MIXES, Pair, Row, Size, row, synthesized};
+use crate::compare::{Contender, MIXES, Pair, Row, Size, from_synthesis, row};
 use crate::figures::{alone, geometric_mean, ratio};
 use crate::limits::SHARING;
 use crate::threads::on_threads;
@@ -64,7 +64,7 @@ pub fn gaps(catalogue: &Catalogue, size: Size) -> Result<Vec<Gaps>, Error> {
     for (jobs, gap) in shapes {
         for seed in 1..=repeats {
             let seed = SEEDS + seed;
-            workloads.push(synthesized(catalogue, MIXES[0], jobs, seed, Millis::secs(gap))?);
+            workloads.push(from_synthesis(catalogue, MIXES[0], jobs, seed, Millis::secs(gap))?);
         }
     }
     let contenders = Contender::some();
