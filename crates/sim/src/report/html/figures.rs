@@ -198,7 +198,8 @@ fn change(column: &Column, base: f64, value: f64) -> String {
         }
     } else {
         let percent = (value / base - 1.0) * 100.0;
-        if !percent.is_finite() {
+        // A hundredfold: the first is next to nothing, a wait of milliseconds, and the change says nothing.
+        if !percent.is_finite() || percent > 9_900.0 {
             (UNKNOWN.into(), true)
         } else {
             let decimals = usize::from(percent.abs() < 9.95);

@@ -1,5 +1,6 @@
 //! The page of runs of all shapes: it must always be well-formed, whatever comes in.
 
+use super::text::UNKNOWN;
 use super::*;
 use crate::event::outcome::{End, Stretch, Summary};
 use crate::report::example;
@@ -262,4 +263,8 @@ fn changes_have_signs_and_do_not_need_colour() {
     assert!(page.contains("<small class=\"good\">−"));
     assert!(page.contains("<small class=\"bad\">+"));
     assert!(page.contains("<small>±0"));
+    // A first one that is next to nothing.
+    let mut runs = three();
+    runs[0].summary.wait_s.mean = 0.006;
+    assert!(shown(&runs).contains(&format!("<small>{UNKNOWN}</small>")));
 }
