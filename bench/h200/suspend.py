@@ -165,9 +165,10 @@ def compare(name, curves, reference):
 
 
 def play(options, carma):
-    gpus = len(carma.json("gpus")["gpus"])
+    numbers = [gpu["index"] for gpu in carma.json("gpus")["gpus"]]
+    gpus = len(numbers)
     # All begin on the first GPU.
-    for gpu in range(1, gpus):
+    for gpu in numbers[1:]:
         order(carma, "drain", str(gpu))
     undisturbed = Training(carma, "undisturbed", options.steps, 1)
     undisturbed.reach(0.02)
@@ -183,11 +184,11 @@ def play(options, carma):
         disturbed.reach(at)
         rows.append(away_and_back(disturbed, neighbour, "suspend and resume"))
     if gpus > 1:
-        order(carma, "resume", "--gpu", "1")
-        for at, to in ((0.7, 1), (0.85, 0)):
+        order(carma, "resume", "--gpu", str(numbers[1]))
+        for at, to in ((0.7, numbers[1]), (0.85, numbers[0])):
             disturbed.reach(at)
             rows.append(moves(disturbed, to))
-        order(carma, "drain", "1")
+        order(carma, "drain", str(numbers[1]))
     disturbed.end()
 
     several = Training(carma, "several", options.steps // 2, 1, processes=3)

@@ -70,6 +70,8 @@ struct Gpus {
     inventory: Vec<GpuInfo>,
     /// Version of the driver.
     driver: String,
+    /// UUIDs of GPUs that carma may not use.
+    hidden: Vec<Arc<str>>,
     /// Whose calls suspend jobs; or why none can.
     driver_of_suspensions: Result<suspend::Driver, String>,
     /// Hosts virtual GPUs as long as it lives.
@@ -94,6 +96,7 @@ impl Gpus {
             .map_err(|e| ServeError::Gpus(e.to_string()))?;
         let mut inventory = probe.inventory().to_vec();
         let driver = probe.driver_version().to_owned();
+        let hidden = probe.hidden().to_vec();
         let config = &options.config.mps;
         let mut mps = MpsOptions::new(&layout.mps);
         mps.multi_user = config.multi_user.unwrap_or(false);
@@ -113,6 +116,7 @@ impl Gpus {
             env: Vec::new(),
             inventory,
             driver,
+            hidden,
             driver_of_suspensions: suspend::Driver::find(),
             _virtual: None,
         })
@@ -127,6 +131,7 @@ impl Gpus {
             env: host.env_for_jobs(),
             inventory: host.inventory().to_vec(),
             driver: "none".to_owned(),
+            hidden: Vec::new(),
             driver_of_suspensions: Ok(suspend::Driver::Virtual(host.socket().to_owned())),
             _virtual: Some(host),
         })
@@ -324,6 +329,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
             report,
             suspender: Suspender {
                 driver: gpus.driver_of_suspensions.clone(),
+                hidden: gpus.hidden.clone(),
                 on_gpus: {
                     let board = board.clone();
                     Arc::new(move |gpus| board.processes_on(gpus, LOOK_PATIENCE))

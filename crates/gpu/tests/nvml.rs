@@ -399,7 +399,12 @@ fn carma_stays_within_its_own_cuda_visible_devices() {
     assert_eq!(left("MIG-2,GPU-c"), "MIG-2 GPU-c");
     assert!(unavailable(machine.limited("0,7")).contains("\"7\" names no GPU here"));
     assert!(unavailable(machine.limited("")).contains("leaves carma no GPU"));
-    assert_eq!(machine.limited("2").unwrap().inventory()[0].index, 3, "its number stays");
+    let limited = machine.limited("2").unwrap();
+    assert_eq!(limited.inventory()[0].index, 3, "its number stays");
+    let hidden = |probe: &NvmlProbe| probe.hidden().iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(hidden(&limited).len(), 2, "{:?}", hidden(&limited));
+    assert_eq!(hidden(&machine.limited("MIG-2,GPU-c").unwrap()), ["GPU-a"]);
+    assert!(hidden(&machine.open()).is_empty());
 }
 
 #[test]

@@ -378,14 +378,14 @@ fn a_job_on_two_gpus_that_is_over_its_bound_has_room_made_for_it() {
     assert!(over.job.suspended_ms.is_some_and(|ms| ms > 0), "{}", daemon.log());
 }
 
-/// Two H200 with these processes on the first.
+/// Three H200 with these processes on the first.
 fn gpus(processes: Vec<FakeProcess>) -> Vec<FakeGpu> {
     let uuid = |last: char| format!("GPU-00000000-0000-0000-0000-00000000000{last}");
-    let second = FakeGpu { uuid: uuid('b'), ..FakeGpu::default() };
-    vec![FakeGpu { uuid: uuid('a'), processes, ..FakeGpu::default() }, second]
+    let [second, third] = ['b', 'c'].map(|last| FakeGpu { uuid: uuid(last), ..FakeGpu::default() });
+    vec![FakeGpu { uuid: uuid('a'), processes, ..FakeGpu::default() }, second, third]
 }
 
-/// A machine with two H200 and their driver, none of it real.
+/// A machine with three H200, of which carma may use two, and their driver, none of it real.
 struct Machine {
     library: TempDir,
     daemon: Daemon,
@@ -399,7 +399,8 @@ impl Machine {
         let library = tempfile::tempdir().unwrap();
         fake_nvml::stage(library.path(), &State::of(gpus(Vec::new()))).unwrap();
         fake_cuda::stage(library.path(), &fake_cuda::State::default()).unwrap();
-        let daemon = Setup::new("nvml").env("LD_LIBRARY_PATH", library.path().to_str().unwrap()).start();
+        let setup = Setup::new("nvml").env("LD_LIBRARY_PATH", library.path().to_str().unwrap());
+        let daemon = setup.env("CUDA_VISIBLE_DEVICES", "0,1").start();
         let mut machine = Self { library, daemon, id: 0, pid: 0 };
         machine.id = machine
             .daemon
@@ -521,7 +522,7 @@ fn the_driver_is_told_of_every_gpu_where_a_job_moves() {
     });
     let pairs = machine.cuda(|_| ()).processes[&machine.pid].pairs.clone();
     let uuid = |last: char| format!("{:0>32}", last);
-    let swapped = [('a', 'b'), ('b', 'a')].map(|(from, to)| (uuid(from), uuid(to)));
+    let swapped = [('a', 'b'), ('b', 'a'), ('c', 'c')].map(|(from, to)| (uuid(from), uuid(to)));
     assert_eq!((pairs.as_slice(), machine.state()), (&swapped[..], 0));
     machine.nvml_on(1);
     until("it to be seen there", || machine.daemon.gpus().gpus[1].tenants[0].observed_mib);

@@ -82,6 +82,7 @@ impl Machine {
                 report,
                 suspender: Suspender {
                     driver: Ok(Driver::Cuda),
+                    hidden: Vec::new(),
                     on_gpus: Arc::new(|_| Vec::new()),
                     report: Arc::new(|_, _, _| ()),
                 },

@@ -16,6 +16,7 @@ use crate::probe::{Probe, ProbeError};
 use carma_core::reading::{GpuInfo, GpuReading, Health, Snapshot};
 use carma_core::units::Millis;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
@@ -51,6 +52,7 @@ impl Default for NvmlOptions {
 #[derive(Debug)]
 pub struct NvmlProbe {
     inventory: Vec<GpuInfo>,
+    hidden: Vec<Arc<str>>,
     driver_version: String,
     deadline: Duration,
     /// Asks the worker for one reading of each device; it ends when this is dropped.
@@ -79,7 +81,7 @@ pub fn open(options: &NvmlOptions) -> Result<NvmlProbe, ProbeError> {
         .name("nvml".to_owned())
         .spawn(move || worker::run(&for_worker, &opened, &asked, &answers))
         .map_err(|error| failed(format!("no thread for it: {error}")))?;
-    let worker::Opened { inventory, driver_version } =
+    let worker::Opened { inventory, hidden, driver_version } =
         opening.recv_timeout(options.open_deadline).map_err(|error| match error {
             RecvTimeoutError::Timeout => {
                 let waited = options.open_deadline.as_secs_f64();
@@ -89,6 +91,7 @@ pub fn open(options: &NvmlOptions) -> Result<NvmlProbe, ProbeError> {
         })??;
     Ok(NvmlProbe {
         inventory,
+        hidden,
         driver_version,
         deadline: options.deadline,
         requests,
@@ -99,6 +102,12 @@ pub fn open(options: &NvmlOptions) -> Result<NvmlProbe, ProbeError> {
 }
 
 impl NvmlProbe {
+    /// UUIDs of the machine's other GPUs, which [`NvmlOptions::visible`] leaves out.
+    #[must_use]
+    pub fn hidden(&self) -> &[Arc<str>] {
+        &self.hidden
+    }
+
     /// Version of the driver, e.g. `580.159`.
     #[must_use]
     pub fn driver_version(&self) -> &str {

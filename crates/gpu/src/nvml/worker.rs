@@ -6,6 +6,8 @@ use crate::probe::ProbeError;
 use carma_core::reading::{GpuInfo, GpuReading};
 use nvml_wrapper::Nvml;
 use nvml_wrapper::error::NvmlError;
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 const TRY_VIRTUAL: &str = "To try carma without a GPU, use --gpus virtual:4xA100-40GB";
@@ -13,6 +15,7 @@ const TRY_VIRTUAL: &str = "To try carma without a GPU, use --gpus virtual:4xA100
 /// What opening found.
 pub(super) struct Opened {
     pub(super) inventory: Vec<GpuInfo>,
+    pub(super) hidden: Vec<Arc<str>>,
     pub(super) driver_version: String,
 }
 
@@ -30,12 +33,13 @@ pub(super) fn run(
         Ok(nvml) => nvml,
         Err(error) => return drop(opened.send(Err(error))),
     };
-    let mut devices = match devices(&nvml, options) {
-        Ok(devices) => devices,
+    let (mut devices, hidden) = match devices(&nvml, options) {
+        Ok(found) => found,
         Err(error) => return drop(opened.send(Err(error))),
     };
     let found = Opened {
         inventory: devices.iter().map(|device| device.info.clone()).collect(),
+        hidden,
         driver_version: nvml.sys_driver_version().unwrap_or_else(|_| "unknown".to_owned()),
     };
     if opened.send(Ok(found)).is_err() {
@@ -83,7 +87,11 @@ fn init(options: &NvmlOptions) -> Result<Nvml, ProbeError> {
     })
 }
 
-fn devices<'n>(nvml: &'n Nvml, options: &NvmlOptions) -> Result<Vec<Device<'n>>, ProbeError> {
+/// The devices that carma may use, and the UUIDs of the GPUs that it may not.
+fn devices<'n>(
+    nvml: &'n Nvml,
+    options: &NvmlOptions,
+) -> Result<(Vec<Device<'n>>, Vec<Arc<str>>), ProbeError> {
     let what = "nvmlDeviceGetCount";
     let count = nvml.device_count().map_err(|error| ProbeError::Failed { what, why: error.to_string() })?;
     let (mut devices, mut unreadable, mut index) = (Vec::new(), Vec::new(), 0);
@@ -113,7 +121,7 @@ fn devices<'n>(nvml: &'n Nvml, options: &NvmlOptions) -> Result<Vec<Device<'n>>,
         return Err(ProbeError::Unavailable(format!("{why}. {TRY_VIRTUAL}")));
     }
     let Some(entries) = &options.visible else {
-        return Ok(devices);
+        return Ok((devices, Vec::new()));
     };
     let names: Vec<_> = devices.iter().map(Device::names).collect();
     let broken: Vec<u32> = unreadable.iter().map(|(gpu, _)| *gpu).collect();
@@ -124,6 +132,11 @@ fn devices<'n>(nvml: &'n Nvml, options: &NvmlOptions) -> Result<Vec<Device<'n>>,
             "CUDA_VISIBLE_DEVICES=\"{list}\" leaves carma no GPU; unset it or name some. {TRY_VIRTUAL}"
         )));
     }
+    let uuids = |wanted: bool| {
+        let of = names.iter().zip(&keep).filter(move |(_, keep)| **keep == wanted);
+        of.map(|(names, _)| names.gpu_uuid).collect::<BTreeSet<_>>()
+    };
+    let hidden = uuids(false).difference(&uuids(true)).map(|uuid| (*uuid).into()).collect();
     let kept = devices.into_iter().zip(keep).filter_map(|(device, keep)| keep.then_some(device));
-    Ok(kept.collect())
+    Ok((kept.collect(), hidden))
 }

@@ -104,7 +104,7 @@ pub enum What {
         from: Arc<str>,
         /// UUID of the GPU that it comes back to.
         to: Arc<str>,
-        /// UUIDs of all GPUs.
+        /// UUIDs of all GPUs that carma uses.
         all: Vec<Arc<str>>,
     },
 }
@@ -135,6 +135,8 @@ pub type OnGpus = Arc<dyn Fn(&[Arc<str>]) -> Vec<u32> + Send + Sync>;
 pub struct Suspender {
     /// Whose calls; or why there are none, in words.
     pub driver: Result<Driver, String>,
+    /// UUIDs of the machine's GPUs that carma may not use.
+    pub hidden: Vec<Arc<str>>,
     /// Tells which processes are on GPUs.
     pub on_gpus: OnGpus,
     /// Takes the outcomes.
@@ -150,6 +152,10 @@ impl Suspender {
             Ok(driver) => driver.clone(),
             Err(why) => return fail(why.clone()),
         };
+        let mut what = what;
+        if let What::Resume { all, .. } = &mut what {
+            all.extend(self.hidden.iter().cloned());
+        }
         let (on_gpus, report) = (self.on_gpus.clone(), self.report.clone());
         let work = move || {
             let outcome = carry_out(&driver, &on_gpus, &subject, &what);
