@@ -39,10 +39,12 @@ use std::time::Instant;
 const FIRST_STEPS: Millis = Millis::secs(2);
 /// Activity below which a GPU does nothing, percent.
 const IDLE: f64 = 0.1;
+/// Mean activity below which next to nothing is done, percent.
+const LIGHT: f64 = 3.0;
 /// A job that does nothing on its GPUs for so long holds them idle: that is what it does.
 const LOADING: Millis = Millis::secs(300);
 /// A job that has begun to count, and has not counted on a few times, is still at its first steps: for so long at most, since some
-/// count epochs.
+/// count epochs. So is one that does next to nothing and has told of no step: it has a context, and loads.
 const FIRST_COUNTS: Millis = Millis::secs(60);
 /// Longest time back that a rate is taken over: some tasks print once a minute.
 const LOOK_BACK: Millis = Millis::secs(600);
@@ -508,7 +510,7 @@ impl Slowdowns {
         let fine = gpus.iter().all(|gpu| gpu.info.has_activity);
         let loads = match alone.samples.are_idle(fine) {
             true => LOADING,
-            false if self.paces.counts(id) => FIRST_COUNTS,
+            false if self.paces.counts(id) || alone.samples.are_light(fine) => FIRST_COUNTS,
             false => Millis::ZERO,
         };
         if stepped.is_none() && now.since(company.since) < loads {
@@ -1003,8 +1005,19 @@ impl Samples {
 
     /// Whether none of them shows any activity. `fine`: the driver tells of SM activity.
     fn are_idle(&self, fine: bool) -> bool {
-        let share = |sample: &Metrics| if fine { sample.smact_pct } else { sample.gpu_util_pct };
-        self.values.iter().all(|sample| share(sample).is_none_or(|share| share.mean < IDLE))
+        self.shares(fine).all(|share| share < IDLE)
+    }
+
+    /// Whether they show little activity in the mean.
+    fn are_light(&self, fine: bool) -> bool {
+        let (sum, known) =
+            self.shares(fine).fold((0.0, 0.0), |(sum, known), share| (sum + share, known + 1.0));
+        sum < LIGHT * known
+    }
+
+    fn shares(&self, fine: bool) -> impl Iterator<Item = f64> {
+        let share = move |sample: &Metrics| if fine { sample.smact_pct } else { sample.gpu_util_pct };
+        self.values.iter().filter_map(share).map(|share| share.mean)
     }
 
     fn metrics(&mut self) -> Metrics {

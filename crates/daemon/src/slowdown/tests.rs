@@ -520,6 +520,17 @@ fn what_a_job_does_alone_begins_with_its_work() {
     assert_eq!(smact(&host, b), Some(80.0));
     // Its energy is compared with what it would draw alone, which is another one now.
     assert_eq!(told(&host), Some(500_000));
+    // A context that is made, and a minute of loading, is no work of a command that has told of no step.
+    let mut host = Host::new();
+    let d = host.place(&[0]);
+    host.begin(d);
+    host.busy = Some(10.0);
+    host.see(6);
+    host.busy = Some(0.3);
+    host.see(30);
+    assert_eq!(smact(&host, d), None);
+    host.see(40);
+    assert_eq!(smact(&host, d), Some(0.0));
     // What holds a GPU idle for minutes does no more than that.
     let mut host = Host::new();
     let c = host.place(&[0]);
