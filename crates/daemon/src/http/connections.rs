@@ -83,6 +83,29 @@ impl Turns {
     }
 }
 
+tokio::task_local! {
+    /// The turn of the request that a task works on.
+    static MINE: Option<Turn>;
+}
+
+/// Works on a request that has this turn.
+pub(super) async fn in_turn<T>(turn: Option<Turn>, work: impl Future<Output = T>) -> T {
+    MINE.scope(turn, work).await
+}
+
+/// Does a part of the work on a request on a thread that may block. The request's turn is held until it is done, also when
+/// its client has left and nobody waits for it any more.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Failure> {
+    let turn = MINE.try_with(Clone::clone).ok().flatten();
+    let task = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        work()
+    });
+    task.await.map_err(|e| Refused::new(500, "internal", e.to_string()).into())
+}
+
 /// What a connection is doing.
 enum Stage {
     /// It waits for a request, or for the rest of a head.
@@ -446,7 +469,8 @@ async fn answer(
             request.extensions_mut().insert(ConnectInfo(connection.credentials));
             request.extensions_mut().insert(connection.turns.clone());
             let mut router = router;
-            router.call(request).await.unwrap_or_else(|never| match never {})
+            let answer = in_turn(turn.clone(), router.call(request)).await;
+            answer.unwrap_or_else(|never| match never {})
         }
     };
     let turn = turn.or_else(|| response.extensions_mut().remove::<Turn>());
@@ -620,6 +644,38 @@ mod tests {
         timeout(patience, waiting.notified()).await.expect("it waits");
         assert_eq!(free.available_permits(), AT_ONCE);
         served.abort();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_gives_no_turn_back_while_its_work_goes_on() {
+        let place = table().admit(from(BOB)).ok().unwrap();
+        let free = place.connection.turns.requests.clone();
+        let (go, may_go) = std::sync::mpsc::channel::<()>();
+        let (begun, may_go) = (Arc::new(Notify::new()), Arc::new(Mutex::new(may_go)));
+        let told = begun.clone();
+        let work = async move || {
+            let done = blocking(move || {
+                told.notify_one();
+                may_go.lock().unwrap().recv().unwrap();
+            });
+            done.await.ok().unwrap();
+        };
+        let router = Router::new().route("/v1/jobs", axum::routing::get(work));
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let served = tokio::spawn(answer_all(place, router, server));
+        client.write_all(b"GET /v1/jobs HTTP/1.1\r\n\r\n").await.unwrap();
+        let patience = Duration::from_secs(5);
+        timeout(patience, begun.notified()).await.expect("it is worked on");
+        drop(client);
+        timeout(patience, served).await.expect("the connection is closed").unwrap();
+        assert_eq!(free.available_permits(), AT_ONCE - 1);
+        go.send(()).unwrap();
+        let given_back = async {
+            while free.available_permits() < AT_ONCE {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(patience, given_back).await.expect("the turn is given back when the work is done");
     }
 
     #[test]

@@ -28,10 +28,12 @@ pub(super) async fn history(
     Asked(options): Asked<Options>,
 ) -> Answered<JobsReply> {
     let limit = options.limit.unwrap_or(USUAL).min(MOST);
-    let _turn = if limit > USUAL { Some(app.readers.listing(&turns).await?) } else { None };
+    let listing = if limit > USUAL { Some(app.readers.listing(&turns).await?) } else { None };
     let (state, _) = app.view().await?;
     let asker = app.asker(&peer);
+    let turn = listing.clone();
     let jobs = app.readers.read(move |reader| {
+        let _turn = turn;
         let finished = reader.history(Millis::ZERO, limit)?;
         Ok(finished.iter().map(|f| view::finished_view(asker, &state, f)).collect())
     });

@@ -1,5 +1,6 @@
 //! `GET /v1/jobs/{id}/log`
 
+use super::connections::blocking;
 use super::{Asked, Failure, Shared, job_id, no_such_job};
 use crate::messages::Peer;
 use crate::refused::Refused;
@@ -44,20 +45,18 @@ pub(super) async fn log(
         let text = format!("the output of job {id} goes to a file of its owner's: {}", stored.log);
         return Err(Refused::new(409, "conflict", text).into());
     }
-    let read = tokio::task::spawn_blocking(move || read(&PathBuf::from(stored.log), &options));
-    match read.await {
-        Ok(Ok((at, end, bytes))) => {
+    match blocking(move || read(&PathBuf::from(stored.log), &options)).await? {
+        Ok((at, end, bytes)) => {
             let header = |name: &'static str, value: u64| (HeaderName::from_static(name), value.to_string());
             Ok(([header(LOG_AT, at), header(LOG_END, end)], bytes.into()))
         }
-        Ok(Err(e)) if e.kind() == io::ErrorKind::NotFound => {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
             Err(Refused::new(404, "no_log", format!("job {id} has no output yet, or its log was removed"))
                 .into())
         }
-        Ok(Err(e)) => {
+        Err(e) => {
             Err(Refused::new(500, "internal", format!("the log of job {id} cannot be read: {e}")).into())
         }
-        Err(e) => Err(Refused::new(500, "internal", e.to_string()).into()),
     }
 }
 

@@ -1,8 +1,8 @@
 //! `GET /v1/jobs`
 
-use super::{Answered, Asked, Failure, MyTurns, Shared, history};
+use super::connections::blocking;
+use super::{Answered, Asked, MyTurns, Shared, history};
 use crate::messages::Peer;
-use crate::refused::Refused;
 use crate::view::{self, Live};
 use axum::Json;
 use axum::extract::State;
@@ -29,19 +29,22 @@ pub(super) async fn queue(
     Asked(options): Asked<Options>,
 ) -> Answered<JobsReply> {
     // Its turn comes first: a job may end meanwhile.
-    let _turn = if options.all { Some(app.readers.listing(&turns).await?) } else { None };
+    let listing = if options.all { Some(app.readers.listing(&turns).await?) } else { None };
     let (state, _) = app.view().await?;
     let asker = app.asker(&peer);
     let now = app.clock.now();
     let (of_state, paces, looks) = (state.clone(), app.paces.clone(), app.board.looks());
-    let task = tokio::task::spawn_blocking(move || {
+    let turn = listing.clone();
+    let live = blocking(move || {
+        let _turn = turn;
         let (done, metered) = (paces.done(&of_state, now), view::metered(&of_state, now, &looks));
         view::jobs(asker, &of_state, now, Live { done: &done, metered: &metered })
     });
-    let mut reply = task.await.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?;
-    if options.all {
+    let mut reply = live.await?;
+    if let Some(turn) = listing.clone() {
         let since = Millis(now.since(RECENT).0);
         let recent = app.readers.read(move |reader| {
+            let _turn = turn;
             let recent = reader.history(since, history::MOST)?;
             Ok(recent.iter().map(|f| view::finished_view(asker, &state, f)).collect::<Vec<_>>())
         });

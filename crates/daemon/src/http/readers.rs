@@ -1,7 +1,7 @@
 //! Readers of the journal: few at a time, since each takes descriptors, and on threads that may block.
 
 use super::Failure;
-use super::connections::{TURN, Turns};
+use super::connections::{TURN, Turns, blocking};
 use crate::journal::{Journal, Reader};
 use crate::refused::Refused;
 use std::path::PathBuf;
@@ -11,6 +11,9 @@ use tokio::time::timeout;
 
 /// Long listings that are made at a time: each takes memory in proportion to what it lists.
 const LISTINGS: usize = 2;
+
+/// The turn of a long listing, given back when nothing works on it any more.
+pub(super) type Listing = Arc<(OwnedSemaphorePermit, OwnedSemaphorePermit)>;
 
 /// The readers, reused.
 pub struct Readers {
@@ -50,7 +53,7 @@ impl Readers {
     ) -> Result<T, Failure> {
         let place = turn(&self.places, "the journal is being read for others").await?;
         let this = self.clone();
-        let task = tokio::task::spawn_blocking(move || {
+        let done = blocking(move || {
             // Given back when the work is done, also when nobody waits for it any more.
             let _place = place;
             let free = || this.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -64,15 +67,12 @@ impl Readers {
             free().push(reader);
             Ok(done)
         });
-        task.await.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?
+        done.await?
     }
 
-    /// The turn of a long listing: one for each user at a time, few for all.
-    pub(super) async fn listing(
-        &self,
-        turns: &Turns,
-    ) -> Result<(OwnedSemaphorePermit, OwnedSemaphorePermit), Failure> {
+    /// The turn of a long listing: one for each user at a time, few for all. What works on another thread takes it along.
+    pub(super) async fn listing(&self, turns: &Turns) -> Result<Listing, Failure> {
         let own = turn(&turns.listings, "another long listing of yours is being made").await?;
-        Ok((own, turn(&self.listings, "long listings are being made for others").await?))
+        Ok(Arc::new((own, turn(&self.listings, "long listings are being made for others").await?)))
     }
 }

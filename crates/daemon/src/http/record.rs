@@ -1,5 +1,6 @@
 //! `GET /v1/record`
 
+use super::connections::blocking;
 use super::{Answered, Asked, Failure, MyTurns, Shared};
 use crate::messages::Peer;
 use crate::refused::Refused;
@@ -40,11 +41,13 @@ pub(super) async fn record(
     let now = app.clock.now();
     let since = options.since_ms.map_or(Millis(now.since(USUAL).0), Millis);
     let until = Millis(options.until_ms.unwrap_or(now.0).min(now.0));
-    let _turn = app.readers.listing(&turns).await?;
-    let (reader, step) = (recorder.clone(), Millis(options.step_ms));
-    let read = tokio::task::spawn_blocking(move || reader.read(since, until, step));
-    let page = read.await.map_err(|e| Refused::new(500, "internal", e.to_string()))?;
-    let page = page.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?;
+    let turn = app.readers.listing(&turns).await?;
+    let (reader, step, held) = (recorder.clone(), Millis(options.step_ms), turn.clone());
+    let page = blocking(move || {
+        let _held = held;
+        reader.read(since, until, step)
+    });
+    let page = page.await?.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?;
     let mut rows = page.rows;
     let asker = app.asker(&peer);
     hide(&mut rows, |uid| asker.may_read(uid));

@@ -1,9 +1,9 @@
 //! `POST /v1/jobs`
 
-use super::{Answered, Failure, Shared};
+use super::connections::blocking;
+use super::{Answered, Shared};
 use crate::audit::{self, Act};
 use crate::messages::{Message, Peer};
-use crate::refused::Refused;
 use crate::submission::Submission;
 use axum::Json;
 use axum::body::Bytes;
@@ -14,9 +14,7 @@ use carma_api::wire::SubmitReply;
 pub(super) async fn submit(State(app): Shared, peer: Peer, body: Bytes) -> Answered<SubmitReply> {
     // A large one takes its time, and what is refused must take none of the engine's.
     let limits = peer.limits;
-    let read = tokio::task::spawn_blocking(move || Submission::read(&body, &limits));
-    let read = read.await.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?;
-    let result = match read {
+    let result = match blocking(move || Submission::read(&body, &limits)).await? {
         Ok(submission) => {
             let asks = peer.clone();
             app.ask(|answer| Message::Submit(Box::new(submission), asks, answer)).await?

@@ -1,6 +1,6 @@
 //! `GET /v1/jobs/{id}/wait`
 
-use super::connections::Turn;
+use super::connections::{Turn, in_turn};
 use super::{Asked, Failure, MyTurns, Shared, Words, job_id, show};
 use crate::messages::{Message, Peer};
 use axum::extract::State;
@@ -34,5 +34,6 @@ pub(super) async fn wait(
     }
     // What it waited in held none.
     let turn = turns.request().await?;
-    Ok((Extension(turn), show::detail(&app, &peer, id).await?))
+    let detail = in_turn(Some(turn.clone()), show::detail(&app, &peer, id)).await?;
+    Ok((Extension(turn), detail))
 }
