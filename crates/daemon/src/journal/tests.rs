@@ -100,6 +100,30 @@ fn one_user_costs_another_no_history() {
     assert_eq!(journal.job(JobId(27)).unwrap(), None);
 }
 
+/// What is forgotten goes also while a job waits that is older.
+#[test]
+fn a_job_that_never_ends_keeps_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut journal, mut state) = (open(&dir), State::default());
+    write(&mut journal, &mut state, [gpu(), submitted(1)]);
+    for id in 2..=40 {
+        let cancel = Input::Cancel { job: JobId(id), by: User::new(0, "root") };
+        write(&mut journal, &mut state, [submitted(id), cancel]);
+    }
+    write(&mut journal, &mut state, [submitted(41)]);
+    // Not yet known to the state of which the snapshot is.
+    let request = SubmitRequest::default();
+    let later = StoredJob { request, uid: 1, gid: 1, log: String::new(), estimate: None };
+    journal.commit(&Batch { jobs: vec![(JobId(42), later)], ..Batch::default() }).unwrap();
+    journal.snapshot(&state).unwrap();
+    let (known, over) = Journal::reader(&journal.path).unwrap().known().unwrap();
+    assert_eq!(over, 10);
+    assert_eq!(known, [1].into_iter().chain(31..=42).collect());
+    drop(journal);
+    let mut journal = open(&dir);
+    assert_eq!(journal.recover().unwrap(), state);
+}
+
 #[test]
 fn environments_are_stored_once() {
     let dir = tempfile::tempdir().unwrap();

@@ -123,7 +123,7 @@ impl Journal {
         let seq = self.meta.seq;
         let body = to_json(seq, state)?;
         let oldest = seq - i64::try_from(self.settings.inputs).unwrap_or(i64::MAX);
-        let oldest_live = state.jobs().keys().next().copied().unwrap_or_else(|| state.next_id());
+        let live = to_json(seq, &state.jobs().keys().collect::<Vec<_>>())?;
         let keep_jobs = self.settings.jobs;
         let mut meta = self.meta.clone();
         let mut fold = || -> rusqlite::Result<()> {
@@ -142,9 +142,11 @@ impl Journal {
             if meta.ended.rows.cast_unsigned() > keep_jobs {
                 forget_ended(&tx, keep_jobs)?;
             }
+            // Later numbers are of jobs that the state may not know yet.
             tx.execute(
-                "DELETE FROM jobs WHERE id < ?1 AND id NOT IN (SELECT id FROM history)",
-                [oldest_live.0],
+                "DELETE FROM jobs WHERE id < ?1 AND id NOT IN (SELECT id FROM history) \
+                 AND id NOT IN (SELECT value FROM json_each(?2))",
+                params![state.next_id().0, live],
             )?;
             meta.jobs = Tally::of(&tx, "jobs")?;
             meta.ended = Tally::of(&tx, "history")?;
