@@ -282,6 +282,9 @@ section! {
         pub keep_inputs: u64 = Is("100000"),
         /// Finished jobs kept in the history, with their logs; beyond, the oldest of the user who has most go.
         pub keep_jobs: u64 = Is("100000"),
+        /// What the journal keeps of finished jobs at most, with their commands and without their environments; beyond, the oldest
+        /// of the user who has most go, too.
+        pub history_size: Size = Is("\"512M\""),
         /// Finished jobs whose environment is kept: `carma requeue` of one needs it.
         pub keep_environments: usize = Is("1000"),
         /// Space on the disk that is kept for the journal alone, so that a full disk does not stop it; at most a sixteenth

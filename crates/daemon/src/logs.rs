@@ -1,8 +1,9 @@
 //! The logs that carma keeps, for as long as it keeps their jobs, and within their limits.
 
-use crate::journal::{Journal, JournalError, Reader};
+use crate::journal::{Journal, JournalError, Keep, Reader};
 use crate::run::launch::log_limit;
 use crate::run::supervise;
+use carma_api::MAX_BODY;
 use carma_core::model::JobId;
 use std::collections::HashMap;
 use std::fs::{self, DirEntry};
@@ -15,6 +16,8 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_secs(5);
 /// What any log may take on the disk without a look at its limit, bytes.
 const FREE: u64 = 2 << 20;
+/// What the journal may have of one job, bytes: what was submitted, and as much again of what became of it.
+const LARGEST: u64 = 2 * MAX_BODY as u64;
 
 /// Holds logs to their limits, for as long as the daemon lives. Supervisors do so while their jobs run; afterwards what holds a
 /// log open, such as another process of its user's, can still write to it.
@@ -73,15 +76,15 @@ fn job_of(entry: &DirEntry) -> Option<u64> {
     entry.file_name().to_str()?.strip_suffix(".log")?.parse().ok()
 }
 
-/// Removes the logs of jobs that the journal has forgotten because it keeps `keep` of them: of those below a number, since
-/// later ones may not be on the disk yet. A journal that has fewer has forgotten none, and may have lost some.
-pub(crate) fn sweep(dir: &Path, journal: &Path, keep: u64, below: JobId) {
+/// Removes the logs of jobs that the journal has forgotten because it keeps so much of them: of those below a number, since
+/// later ones may not be on the disk yet. A journal that has less has forgotten none, and may have lost some.
+pub(crate) fn sweep(dir: &Path, journal: &Path, keep: Keep, below: JobId) {
     let known = Journal::reader(journal).and_then(|reader| reader.known());
     let (known, over) = match known {
         Ok(known) => known,
         Err(e) => return tracing::warn!("logs of forgotten jobs stay for the present: {e}"),
     };
-    if over < keep {
+    if over.jobs < keep.jobs && over.bytes <= keep.bytes.saturating_sub(LARGEST) {
         return;
     }
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -97,8 +100,13 @@ pub(crate) fn sweep(dir: &Path, journal: &Path, keep: u64, below: JobId) {
 mod tests {
     use super::*;
     use crate::config::JournalConfig;
+    use crate::journal::tests::{gpu, submitted};
     use crate::journal::{Batch, Settings, StoredJob};
     use carma_api::wire::SubmitRequest;
+    use carma_core::input::Input;
+    use carma_core::model::User;
+    use carma_core::state::State;
+    use carma_core::units::Millis;
     use std::io::Write;
 
     #[test]
@@ -116,9 +124,26 @@ mod tests {
             names
         };
         // It keeps one, and has none: so none was forgotten.
-        sweep(&logs, &file, 1, JobId(8));
+        let keep = |jobs| Keep { jobs, bytes: 64 << 20 };
+        sweep(&logs, &file, keep(1), JobId(8));
         assert_eq!(left().len(), 4);
-        sweep(&logs, &file, 0, JobId(8));
+        sweep(&logs, &file, keep(0), JobId(8));
+        assert_eq!(left(), ["3.txt", "8.log", "notes.log"]);
+        // Those of jobs that were forgotten for their size go, too.
+        fs::write(logs.join("3.log"), "").unwrap();
+        let mut journal = Journal::open(&file, &Settings::from(&JournalConfig::default())).unwrap();
+        let (mut state, mut batch) = (State::default(), Batch::default());
+        let request = SubmitRequest { command: vec!["x".repeat(1 << 20)], ..SubmitRequest::default() };
+        let stored = StoredJob { request, uid: 1, gid: 1, log: String::new(), estimate: None };
+        batch.jobs.push((JobId(1), stored));
+        let (job, by) = (JobId(1), User::new(1, "a"));
+        for input in [gpu(), submitted(1), Input::Cancel { job, by }] {
+            batch.finished.extend(state.apply(Millis(1), &input).unwrap().finished);
+        }
+        journal.commit(&batch).unwrap();
+        sweep(&logs, &file, Keep { jobs: 10, bytes: LARGEST + (2 << 20) }, JobId(8));
+        assert!(left().contains(&"3.log".into()), "there was room for more");
+        sweep(&logs, &file, Keep { jobs: 10, bytes: LARGEST + (1 << 20) }, JobId(8));
         assert_eq!(left(), ["3.txt", "8.log", "notes.log"]);
     }
 

@@ -1,6 +1,6 @@
 use super::*;
 use crate::config::{MemoryConfig, Sync};
-use crate::journal::Settings;
+use crate::journal::{Keep, Settings};
 use crate::run::identity::Life;
 use crate::run::launch::{Context, Launcher};
 use crate::run::pace::Paces;
@@ -32,7 +32,13 @@ struct Machine {
 }
 
 fn journal(dir: &TempDir) -> Journal {
-    let settings = Settings { sync: Sync::Normal, inputs: 100, jobs: 10, environments: 5, reserve: 0 };
+    let settings = Settings {
+        sync: Sync::Normal,
+        inputs: 100,
+        keep: Keep { jobs: 10, bytes: 64 << 20 },
+        environments: 5,
+        reserve: 0,
+    };
     Journal::open(&dir.path().join("carma.db"), &settings).unwrap()
 }
 

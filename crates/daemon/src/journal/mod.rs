@@ -8,6 +8,7 @@
 
 mod backup;
 mod check;
+mod ended;
 mod environments;
 mod head;
 mod read;
@@ -20,6 +21,7 @@ mod write;
 pub use crate::error::JournalError;
 pub use backup::backup;
 pub use check::{Finding, check};
+pub use ended::Keep;
 pub use read::Reader;
 pub use repair::{Repair, RepairError, repair};
 
@@ -29,6 +31,7 @@ use carma_core::input::Input;
 use carma_core::model::{Finished, JobId};
 use carma_core::units::Millis;
 use carma_memory::history::HistoryRow;
+use ended::Ended;
 use environments::Environments;
 use head::Head;
 use reserve::Reserve;
@@ -117,7 +120,7 @@ pub struct Settings {
     /// Inputs kept after they are folded into a snapshot.
     pub inputs: u64,
     /// Finished jobs kept in the history.
-    pub jobs: u64,
+    pub keep: Keep,
     /// Finished jobs of which the environment is kept.
     pub environments: usize,
     /// Bytes on its disk that nobody else can take.
@@ -129,7 +132,10 @@ impl From<&JournalConfig> for Settings {
         Self {
             sync: config.sync.unwrap_or(Sync::Full),
             inputs: config.keep_inputs.unwrap_or(100_000),
-            jobs: config.keep_jobs.unwrap_or(100_000),
+            keep: Keep {
+                jobs: config.keep_jobs.unwrap_or(100_000),
+                bytes: config.history_size.map_or(512, |size| size.0.0).saturating_mul(1 << 20),
+            },
             environments: config.keep_environments.unwrap_or(1000),
             reserve: config.reserve.map_or(32, |size| size.0.0).saturating_mul(1 << 20),
         }
@@ -142,6 +148,7 @@ pub struct Journal {
     path: PathBuf,
     settings: Settings,
     meta: Meta,
+    ended: Ended,
     environments: Environments,
     head: Head,
     reserve: Reserve,
@@ -219,6 +226,7 @@ impl Journal {
             path: path.to_owned(),
             settings: *settings,
             meta,
+            ended: Ended::new(settings.keep),
             environments: Environments::default(),
             head,
             reserve,
@@ -281,6 +289,6 @@ fn to_json(seq: i64, value: &impl Serialize) -> Result<String, JournalError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 #[cfg(test)]
 mod tests_care;

@@ -1,7 +1,8 @@
 //! What is read from the journal.
 
+use super::ended::{self, Ended};
 use super::environments::Environments;
-use super::{Journal, JournalError, Life, RUN_TIMES, SLOWDOWNS, StoredJob, check, sql, sums};
+use super::{Journal, JournalError, Keep, Life, RUN_TIMES, SLOWDOWNS, StoredJob, check, sql, sums};
 use carma_api::wire::{EstimateView, SubmitRequest};
 use carma_core::input::Input;
 use carma_core::model::{Finished, JobId};
@@ -32,6 +33,7 @@ impl Journal {
             return Err(refused(JournalError::Damaged(missing.join("; "))));
         }
         self.environments = Environments::find(&self.db, &state, self.settings.environments)?;
+        self.ended = Ended::find(&self.db, &state, self.settings.keep)?;
         self.since_snapshot = replayed;
         Ok(state)
     }
@@ -245,16 +247,15 @@ impl Reader {
         whole_job(&self.db, id)
     }
 
-    /// The numbers of all jobs that the journal knows, and how many of them are over.
+    /// The numbers of all jobs that the journal knows, and how many of them are over, with what these take.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn known(&self) -> Result<(BTreeSet<u64>, u64), JournalError> {
+    pub fn known(&self) -> Result<(BTreeSet<u64>, Keep), JournalError> {
         let read = || -> rusqlite::Result<_> {
             let mut query = self.db.prepare("SELECT id FROM jobs")?;
             let ids = query.query_map([], |row| row.get::<_, i64>(0).map(i64::cast_unsigned))?;
-            let ids = ids.collect::<rusqlite::Result<_>>()?;
-            Ok((ids, self.db.query_row("SELECT count(*) FROM history", [], |row| row.get(0))?))
+            Ok((ids.collect::<rusqlite::Result<_>>()?, ended::all(&self.db)?))
         };
         read().map_err(sql("read"))
     }

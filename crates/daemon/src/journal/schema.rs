@@ -82,6 +82,12 @@ impl Tally {
         self.rows += 1;
         self.sum += sum;
     }
+
+    /// One row less.
+    pub(super) const fn remove(&mut self, sum: i64) {
+        self.rows -= 1;
+        self.sum -= sum;
+    }
 }
 
 impl Meta {

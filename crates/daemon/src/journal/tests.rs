@@ -6,10 +6,15 @@ use carma_core::state::State;
 use carma_memory::history::Table;
 use std::collections::BTreeMap;
 
-pub(super) const SETTINGS: Settings =
-    Settings { sync: Sync::Normal, inputs: 100, jobs: 10, environments: 5, reserve: 0 };
+pub(super) const SETTINGS: Settings = Settings {
+    sync: Sync::Normal,
+    inputs: 100,
+    keep: Keep { jobs: 10, bytes: 64 << 20 },
+    environments: 5,
+    reserve: 0,
+};
 
-pub(super) fn submitted(id: u64) -> Input {
+pub(crate) fn submitted(id: u64) -> Input {
     Input::Submitted(Box::new(NewJob {
         id: JobId(id),
         user: User::new(1, "a"),
@@ -23,7 +28,7 @@ pub(super) fn submitted(id: u64) -> Input {
     }))
 }
 
-pub(super) fn gpu() -> Input {
+pub(crate) fn gpu() -> Input {
     Input::Inventory(vec![carma_core::reading::GpuInfo {
         uuid: "GPU-a".into(),
         index: 0,
@@ -117,11 +122,58 @@ fn a_job_that_never_ends_keeps_no_other() {
     journal.commit(&Batch { jobs: vec![(JobId(42), later)], ..Batch::default() }).unwrap();
     journal.snapshot(&state).unwrap();
     let (known, over) = Journal::reader(&journal.path).unwrap().known().unwrap();
-    assert_eq!(over, 10);
+    assert_eq!(over.jobs, 10);
     assert_eq!(known, [1].into_iter().chain(31..=42).collect());
     drop(journal);
     let mut journal = open(&dir);
     assert_eq!(journal.recover().unwrap(), state);
+}
+
+/// In bytes, too: a command may have megabytes. Without a snapshot, which may take long to come.
+#[test]
+fn one_user_s_long_commands_fill_no_disk_and_cost_another_no_history() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("j.db");
+    let settings = |mib: u64| Settings { keep: Keep { jobs: 1000, bytes: mib << 20 }, ..SETTINGS };
+    let (mut journal, mut state) = (Journal::open(&path, &settings(4)).unwrap(), State::default());
+    write(&mut journal, &mut state, [gpu(), submitted(1)]);
+    let ids = |journal: &Journal, table: &str| {
+        let mut rows = journal.db.prepare(&format!("SELECT id FROM {table} ORDER BY id")).unwrap();
+        let ids = rows.query_map([], |row| row.get(0)).unwrap();
+        ids.collect::<Result<Vec<u64>, _>>().unwrap()
+    };
+    let sweep = |journal: &mut Journal| {
+        journal.swept = Instant::now().checked_sub(Duration::from_secs(2)).unwrap();
+        assert_eq!(journal.due(), Some(Duration::ZERO));
+        journal.tend().unwrap();
+    };
+    for id in 2..=40 {
+        let uid = if id == 2 { 1 } else { 2 };
+        let Input::Submitted(mut new) = submitted(id) else { unreachable!() };
+        new.user = User::new(uid, "u");
+        let request = SubmitRequest { command: vec!["x".repeat(1_000_000)], ..SubmitRequest::default() };
+        let stored = StoredJob { request, uid, gid: 1, log: "/log".into(), estimate: None };
+        let mut batch = Batch { jobs: vec![(JobId(id), stored)], ..Batch::default() };
+        let cancel = Input::Cancel { job: JobId(id), by: User::new(0, "root") };
+        for input in [Input::Submitted(new), cancel] {
+            let at = state.now() + Millis(1);
+            batch.finished.extend(state.apply(at, &input).unwrap().finished);
+            batch.inputs.push((at, input));
+        }
+        journal.commit(&batch).unwrap();
+    }
+    sweep(&mut journal);
+    assert_eq!(ids(&journal, "history"), [2, 38, 39, 40]);
+    assert_eq!(ids(&journal, "jobs"), [1, 2, 38, 39, 40]);
+    drop(journal);
+    // The file is whole, and a new limit counts at once.
+    let mut journal = Journal::open(&path, &settings(2)).unwrap();
+    assert_eq!(journal.recover().unwrap(), state);
+    sweep(&mut journal);
+    assert_eq!(ids(&journal, "jobs"), [1, 2, 40]);
+    drop(journal);
+    let bad: Vec<_> = check(&path).into_iter().filter(|finding| !finding.ok).collect();
+    assert!(bad.is_empty(), "{bad:?}");
 }
 
 #[test]

@@ -23,7 +23,11 @@ fn place() -> (TempDir, PathBuf) {
 }
 
 fn opened(path: &Path) -> Journal {
-    Journal::open(path, &Settings { sync: Sync::Full, inputs: 1000, jobs: 1000, ..SETTINGS }).unwrap()
+    Journal::open(
+        path,
+        &Settings { sync: Sync::Full, inputs: 1000, keep: Keep { jobs: 1000, ..SETTINGS.keep }, ..SETTINGS },
+    )
+    .unwrap()
 }
 
 fn stored(env: &str) -> StoredJob {

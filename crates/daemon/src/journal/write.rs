@@ -1,7 +1,9 @@
 //! What is written to the journal.
 
-use super::schema::{Meta, Tally};
-use super::{Batch, Journal, JournalError, RUN_TIMES, SLOWDOWNS, StoredJob, head, sql, sums, to_json};
+use super::schema::Meta;
+use super::{
+    Batch, Journal, JournalError, Keep, RUN_TIMES, SLOWDOWNS, StoredJob, ended, head, sql, sums, to_json,
+};
 use carma_api::wire::SubmitRequest;
 use carma_core::model::{Finished, JobId};
 use carma_core::state::State;
@@ -69,8 +71,9 @@ impl Journal {
             let (environment, bytes) = insert_job(&tx, &mut meta, *id, job)?;
             new.push((*id, environment, bytes));
         }
+        let mut over = Vec::new();
         for finished in &batch.finished {
-            insert_ended(&tx, &mut meta, finished)?;
+            over.push(insert_ended(&tx, &mut meta, finished)?);
         }
         for (id, estimate) in &batch.expected {
             let estimate = to_json(0, estimate)?;
@@ -93,8 +96,10 @@ impl Journal {
         for (id, environment, bytes) in new {
             self.environments.submitted(id, environment, bytes);
         }
-        for finished in &batch.finished {
-            self.environments.ended(finished.job.spec.id, finished.job.spec.user.uid);
+        for (finished, bytes) in batch.finished.iter().zip(over) {
+            let spec = &finished.job.spec;
+            self.environments.ended(spec.id, spec.user.uid);
+            self.ended.add(spec.id, spec.user.uid, bytes);
         }
         self.since_snapshot += batch.inputs.len() as u64;
         Ok(())
@@ -124,7 +129,8 @@ impl Journal {
         let body = to_json(seq, state)?;
         let oldest = seq - i64::try_from(self.settings.inputs).unwrap_or(i64::MAX);
         let live = to_json(seq, &state.jobs().keys().collect::<Vec<_>>())?;
-        let keep_jobs = self.settings.jobs;
+        self.ended.trim();
+        let doomed = self.ended.doomed(usize::MAX);
         let mut meta = self.meta.clone();
         let mut fold = || -> rusqlite::Result<()> {
             let tx = self.db.transaction()?;
@@ -139,39 +145,41 @@ impl Journal {
                 "DELETE FROM inputs WHERE seq <= min(?1, (SELECT min(seq) FROM snapshots))",
                 [oldest.max(0)],
             )?;
-            if meta.ended.rows.cast_unsigned() > keep_jobs {
-                forget_ended(&tx, keep_jobs)?;
-            }
-            // Later numbers are of jobs that the state may not know yet.
-            tx.execute(
+            ended::forget(&tx, &mut meta, &doomed)?;
+            // What an older carma or a repair left. Later numbers are of jobs that the state may not know yet.
+            tx.prepare(
                 "DELETE FROM jobs WHERE id < ?1 AND id NOT IN (SELECT id FROM history) \
-                 AND id NOT IN (SELECT value FROM json_each(?2))",
-                params![state.next_id().0, live],
-            )?;
-            meta.jobs = Tally::of(&tx, "jobs")?;
-            meta.ended = Tally::of(&tx, "history")?;
+                 AND id NOT IN (SELECT value FROM json_each(?2)) RETURNING sum",
+            )?
+            .query_map(params![state.next_id().0, live], |row| row.get(0))?
+            .try_for_each(|sum| sum.map(|sum| meta.jobs.remove(sum)))?;
             meta.write(&tx)?;
             tx.commit()
         };
         fold().map_err(sql("folded"))?;
         self.meta = meta;
+        self.ended.forgotten(doomed.len());
         self.since_snapshot = 0;
         self.shrinking = true;
         Ok(())
     }
 
-    /// How many jobs that are over are kept.
+    /// How much is kept of jobs that are over.
     #[must_use]
-    pub const fn keeps(&self) -> u64 {
-        self.settings.jobs
+    pub const fn keeps(&self) -> Keep {
+        self.settings.keep
     }
 
     /// How long until [`Self::tend`] has something to do, if nothing else happens.
     #[must_use]
     pub fn due(&self) -> Option<Duration> {
-        let space = (self.shrinking || self.environments.has_doomed())
-            .then(|| self.pace_of_space().saturating_sub(self.swept.elapsed()));
+        let space = self.has_space().then(|| self.pace_of_space().saturating_sub(self.swept.elapsed()));
         [space, self.head.due(&self.meta), self.reserve.due()].into_iter().flatten().min()
+    }
+
+    /// Whether there is space that can be given back.
+    fn has_space(&self) -> bool {
+        self.shrinking || self.environments.has_doomed() || self.ended.has_doomed()
     }
 
     /// How long from one piece of space that is given back to the next.
@@ -193,8 +201,7 @@ impl Journal {
         if self.reserve.due() == Some(Duration::ZERO) {
             self.reserve.retake();
         }
-        if (self.shrinking || self.environments.has_doomed()) && self.swept.elapsed() >= self.pace_of_space()
-        {
+        if self.has_space() && self.swept.elapsed() >= self.pace_of_space() {
             if let Err(e) = self.sweep() {
                 tracing::warn!("space of the journal cannot be given back: {e}; it is tried again");
             }
@@ -203,15 +210,21 @@ impl Journal {
         Ok(())
     }
 
-    /// Deletes environments that nobody needs, and gives a piece of the free space back to the disk.
+    /// Deletes jobs that are forgotten and environments that nobody needs, and gives a piece of the free space back to the disk.
     fn sweep(&mut self) -> rusqlite::Result<()> {
         let doomed = self.environments.take_doomed(MOST_SWEPT);
-        if !doomed.is_empty() {
+        let forgotten = self.ended.doomed(MOST_SWEPT);
+        if !doomed.is_empty() || !forgotten.is_empty() {
+            let mut meta = self.meta.clone();
             let mut delete = || -> rusqlite::Result<()> {
                 let tx = self.db.transaction()?;
                 {
                     let mut delete = tx.prepare_cached("DELETE FROM environments WHERE id = ?1")?;
                     doomed.iter().try_for_each(|id| delete.execute([id]).map(drop))?;
+                }
+                if !forgotten.is_empty() {
+                    ended::forget(&tx, &mut meta, &forgotten)?;
+                    meta.write(&tx)?;
                 }
                 tx.commit()
             };
@@ -219,6 +232,8 @@ impl Journal {
                 self.environments.put_back(doomed);
                 return Err(e);
             }
+            self.meta = meta;
+            self.ended.forgotten(forgotten.len());
         }
         let (pages, free) = self.pages()?;
         // What is free now and then is used again; a large part is not.
@@ -308,27 +323,6 @@ impl Journal {
     }
 }
 
-/// Forgets ends of jobs, so that `keep` of them are left: the oldest of the users who have most. With an end goes the job's
-/// log, and one user's jobs must not cost another's.
-fn forget_ended(tx: &Transaction<'_>, keep: u64) -> rusqlite::Result<()> {
-    let users: Vec<(i64, u64)> = tx
-        .prepare("SELECT uid, count(*) AS ends FROM history GROUP BY uid ORDER BY ends")?
-        .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))?
-        .collect::<rusqlite::Result<_>>()?;
-    let oldest = "DELETE FROM history WHERE id IN (SELECT id FROM history WHERE uid = ?1 ORDER BY ended_ms, id LIMIT ?2)";
-    let mut oldest = tx.prepare(oldest)?;
-    let (mut left, mut among) = (keep, users.len() as u64);
-    for (uid, ends) in users {
-        let kept = ends.min(left / among);
-        if kept < ends {
-            oldest.execute(params![uid, ends - kept])?;
-        }
-        left -= kept;
-        among -= 1;
-    }
-    Ok(())
-}
-
 fn write_learned(tx: &Transaction<'_>, kind: &str, key: &str, body: Option<&str>) -> rusqlite::Result<()> {
     match body {
         Some(body) => tx
@@ -341,12 +335,13 @@ fn write_learned(tx: &Transaction<'_>, kind: &str, key: &str, body: Option<&str>
     Ok(())
 }
 
-fn insert_ended(tx: &Transaction<'_>, meta: &mut Meta, finished: &Finished) -> Result<(), JournalError> {
+/// Returns what the job takes, bytes.
+fn insert_ended(tx: &Transaction<'_>, meta: &mut Meta, finished: &Finished) -> Result<u64, JournalError> {
     let spec = &finished.job.spec;
     let body = to_json(meta.seq, finished)?;
     let state = finished.state.as_str();
     let sum = sums::ended(spec.id.0, spec.user.uid, finished.at, state, &body);
-    let mut write = || -> rusqlite::Result<()> {
+    let mut write = || -> rusqlite::Result<u64> {
         let row = params![spec.id.0, spec.user.uid, finished.at.0, state, body, sum];
         let insert = "INTO history (id, uid, ended_ms, state, body, sum) VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
         if tx.prepare_cached(&format!("INSERT OR IGNORE {insert}"))?.execute(row)? == 0 {
@@ -358,7 +353,7 @@ fn insert_ended(tx: &Transaction<'_>, meta: &mut Meta, finished: &Finished) -> R
         } else {
             meta.ended.add(sum);
         }
-        Ok(())
+        ended::bytes_of(tx, spec.id)
     };
     write().map_err(sql("written"))
 }
