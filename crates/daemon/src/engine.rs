@@ -7,10 +7,12 @@ use crate::audit;
 use crate::clock::Clock;
 use crate::config::limits::UserLimits;
 use crate::fault::{self, Point};
+use crate::gist::Gist;
 use crate::journal::{Batch, Journal, JournalError, StoredJob};
 use crate::logs;
 use crate::memory::{self, Expected, Memory};
 use crate::messages::{Answer, Message, Order, Peer};
+use crate::news::{News, Untold};
 use crate::notify::Watchdog;
 use crate::perform::{Performer, held};
 use crate::quota::{self, Submissions};
@@ -46,10 +48,8 @@ use tokio::sync::oneshot;
 
 /// Messages taken in one turn at most, so that answers do not wait for ever: those who are refused ask again within the turn.
 const TURN: usize = 512;
-/// How long messages are taken in one turn, about.
+/// How long each part of a turn may take that grows with what users do, about: what is left of it comes next turn.
 const TURN_TAKES: Duration = Duration::from_millis(20);
-/// Jobs of the queue whose submissions are read again after a restart.
-const TOLD_AGAIN: usize = 1000;
 /// How long an end waits for a look from after it. A driver that hangs must not keep jobs from ending.
 const LOOK_PATIENCE: Duration = Duration::from_secs(2);
 /// How often the state is told of energy counters if nothing else changes, on the daemon's clock: accounts are so old at most,
@@ -110,6 +110,13 @@ struct Dying {
     since: Instant,
 }
 
+impl Dying {
+    /// Whether its look is there, or will not come.
+    fn is_due(&self, board: &Board) -> bool {
+        board.has(self.look) || self.since.elapsed() >= LOOK_PATIENCE
+    }
+}
+
 /// An answer that waits for the commit.
 type Deferred = Box<dyn FnOnce(Result<(), Refused>) + Send>;
 
@@ -140,6 +147,10 @@ pub struct Engine {
     /// When it was last told what their energy counters say.
     metered: BTreeMap<GpuId, Millis>,
     fallbacks: BTreeMap<(JobId, u32), (SharingMode, String)>,
+    /// Jobs that have yet to hear what ends taught.
+    untold: Untold,
+    /// See [`TURN_TAKES`].
+    takes: Duration,
     view: Option<Arc<State>>,
     wake: Option<Millis>,
     submitted: BTreeMap<JobId, Instant>,
@@ -171,6 +182,8 @@ impl Engine {
             looked: BTreeMap::new(),
             metered: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
+            untold: Untold::default(),
+            takes: TURN_TAKES,
             view: None,
             wake: None,
             submitted: BTreeMap::new(),
@@ -182,12 +195,17 @@ impl Engine {
         }
     }
 
+    /// The state.
+    #[must_use]
+    pub const fn state(&self) -> &State {
+        &self.state
+    }
+
     /// Takes over what the journal says is under way. `inputs` (configuration, inventory) come first.
     pub fn adopt(&mut self, inputs: Vec<Input>) {
         for input in inputs {
             self.apply(input);
         }
-        self.await_news();
         self.count_submissions();
         let active: Vec<JobId> = self.state.active().iter().copied().collect();
         let attempt = |id: &JobId| Some((*id, self.state.job(*id)?.placement()?.attempt));
@@ -288,16 +306,6 @@ impl Engine {
         }
     }
 
-    /// After a restart, what runs teach is news again: to the first jobs of the queue, from those that run.
-    fn await_news(&mut self) {
-        let queued = self.state.queue().iter().map(|key| key.id).take(TOLD_AGAIN);
-        for id in self.state.active().iter().copied().chain(queued) {
-            if let Ok(Some(stored)) = self.parts.journal.job(id) {
-                self.parts.memory.await_news(id, &stored.request, stored.uid);
-            }
-        }
-    }
-
     /// Finds out what the submissions of live jobs take.
     fn count_submissions(&mut self) {
         self.submissions = Submissions::default();
@@ -329,24 +337,7 @@ impl Engine {
             self.parts.watchdog.alive();
             let patience = self.patience();
             let patience = self.parts.watchdog.patience().map_or(patience, |ping| patience.min(ping));
-            let first = self.inbox.recv_timeout(patience);
-            let mut stop = matches!(first, Err(mpsc::RecvTimeoutError::Disconnected));
-            for input in std::mem::take(&mut self.retry) {
-                self.apply(input);
-            }
-            let (mut taken, began) = (0, Instant::now());
-            let mut next = first.ok();
-            while let Some(message) = next {
-                stop |= self.handle(message);
-                taken += 1;
-                let more = taken < TURN && began.elapsed() < TURN_TAKES;
-                next = if more { self.inbox.try_recv().ok() } else { None };
-            }
-            self.bury();
-            self.plan();
-            self.turn_end();
-            self.show();
-            if stop {
+            if self.turn(patience) {
                 self.batch.slowdowns.extend(self.parts.slowdowns.last_changes());
                 self.turn_end();
                 if let Err(e) = self.parts.journal.snapshot(&self.state) {
@@ -357,10 +348,37 @@ impl Engine {
         }
     }
 
+    /// One turn, which waits so long for a message; `true`: stop.
+    fn turn(&mut self, patience: Duration) -> bool {
+        let first = self.inbox.recv_timeout(patience);
+        let mut stop = matches!(first, Err(mpsc::RecvTimeoutError::Disconnected));
+        for input in std::mem::take(&mut self.retry) {
+            self.apply(input);
+        }
+        let (mut taken, began) = (0, Instant::now());
+        let mut next = first.ok();
+        while let Some(message) = next {
+            stop |= self.handle(message);
+            taken += 1;
+            let more = taken < TURN && began.elapsed() < self.takes;
+            next = if more { self.inbox.try_recv().ok() } else { None };
+        }
+        self.bury();
+        self.tell();
+        self.plan();
+        self.turn_end();
+        self.show();
+        stop
+    }
+
     /// How long to wait for a message: until time alone may change something.
     fn patience(&self) -> Duration {
         if !self.retry.is_empty() {
             return Duration::from_secs(1);
+        }
+        // What there was no time for.
+        if !self.untold.is_empty() || self.dying.iter().any(|dying| dying.is_due(&self.parts.board)) {
+            return Duration::ZERO;
         }
         let journal = self.parts.journal.due().map(|due| due.max(TEND));
         let now = self.parts.clock.now();
@@ -403,72 +421,91 @@ impl Engine {
     /// Learns what an attempt that is over took. It goes to the disk with the input that ended it: once,
     /// however often the daemon is killed.
     fn learn(&mut self, id: JobId, number: u32) {
+        let gist = match self.gist(id) {
+            Ok(Some(gist)) => gist,
+            Ok(None) => return,
+            Err(e) => return tracing::warn!("nothing is learned of job {id}: {e}"),
+        };
         let over = || self.batch.finished.iter().rev().map(|f| &f.job).find(|job| job.spec.id == id);
         let job = self.state.job(id).or_else(over);
         let attempt = job.and_then(|job| job.past.iter().rev().find(|a| a.placement.attempt == number));
         let Some(attempt) = attempt.filter(|attempt| attempt.started.is_some()) else { return };
-        let stored = match self.parts.journal.job(id) {
-            Ok(Some(stored)) => stored,
-            Ok(None) => return,
-            Err(e) => return tracing::warn!("nothing is learned of job {id}: {e}"),
-        };
         let gpus: Vec<_> =
             attempt.placement.gpus.iter().filter_map(|gpu| Some(&self.state.gpu(*gpu)?.info)).collect();
         if memory::teaches(attempt) {
-            self.parts.memory.learn(&stored, attempt, &gpus);
+            self.parts.memory.learn(&gist, attempt, &gpus);
             self.batch.learned.extend(self.parts.memory.changes());
         }
-        self.parts.durations.learn(&stored, attempt);
+        self.parts.durations.learn(&gist, attempt);
         self.batch.run_times.extend(self.parts.durations.changes());
         self.spread(id);
     }
 
-    /// Tells jobs that wait what is expected of them now that a job taught something: all of the same program, and of the first in
-    /// the queue those of whose command too little is known.
+    /// What forecasts need of a job. It is read only where the job ends so soon after a restart that nobody has yet.
+    fn gist(&mut self, id: JobId) -> Result<Option<Arc<Gist>>, JournalError> {
+        if let Some(known) = self.parts.memory.gist(id) {
+            return Ok(Some(known));
+        }
+        let Some(stored) = self.parts.journal.job(id)? else { return Ok(None) };
+        let gist = Arc::new(self.parts.memory.counted(Gist::of(&stored.request, stored.uid)));
+        self.parts.memory.await_news(id, gist.clone());
+        Ok(Some(gist))
+    }
+
+    /// A job taught something. Jobs that wait are to hear of it: all of the same program, and of the first in the queue those of
+    /// whose command too little is known.
     fn spread(&mut self, teacher: JobId) {
-        let running = self.running();
         let state = &self.state;
-        let waits =
-            |id| state.job(id).is_some_and(|job| matches!(job.phase, Phase::Pending | Phase::Held { .. }));
+        let waits = |id| state.job(id).is_some_and(waits);
         for id in self.parts.memory.news_to(teacher, waits) {
-            let spec = self.state.job(id).map(|job| &job.spec);
-            let before = spec.map(|s| s.forecasts);
-            let Ok(Some(stored)) = self.parts.journal.job(id) else { continue };
+            self.untold.add(id, News::OfProgram);
+        }
+        let line = state.queue().line(state.now()).take(news::LOOKED_AT).map(|(_, job)| job);
+        let little = line.filter(|job| news::is_little(job.spec.run_time.as_ref()));
+        for job in little.take(news::TOLD) {
+            self.untold.add(job.spec.id, News::OfOthers);
+        }
+    }
+
+    /// Tells jobs that wait what is expected of them now, as many as there is time for.
+    fn tell(&mut self) {
+        if self.untold.is_empty() {
+            return;
+        }
+        let (began, running) = (Instant::now(), self.running());
+        while let Some((id, news)) = self.untold.next() {
+            self.tell_one(id, news, &running);
+            if began.elapsed() >= self.takes {
+                break;
+            }
+        }
+    }
+
+    fn tell_one(&mut self, id: JobId, news: News, running: &[Running]) {
+        let Some(spec) = self.state.job(id).filter(|job| waits(job)).map(|job| &job.spec) else { return };
+        let (before, run_before) = (spec.forecasts, spec.run_time);
+        let Some(gist) = self.parts.memory.gist(id) else { return };
+        if news == News::OfProgram {
             let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
-            let expected = self.parts.memory.expect(&stored.request, stored.uid, gpus);
-            if let Some(Expected { computed, view, measured }) = expected {
-                let known = before.is_some_and(|before| {
-                    before.computed == Some(computed)
-                        && (measured.is_none() || before.estimates.of(Estimator::Measured) == measured)
-                });
+            if let Some(Expected { computed, view, measured }) = self.parts.memory.expect(&gist, gpus) {
+                let known = before.computed == Some(computed)
+                    && (measured.is_none() || before.estimates.of(Estimator::Measured) == measured);
                 if !known && self.apply(Input::Forecast { job: id, computed, measured }) {
                     self.batch.expected.push((id, view));
                 }
             }
-            self.tell_run_time(id, &stored, &running);
         }
-        let line = self.state.queue().line(self.state.now()).take(news::LOOKED_AT).map(|(_, job)| job);
-        let little = line.filter(|job| news::is_little(job.spec.run_time.as_ref()));
-        let little: Vec<JobId> = little.map(|job| job.spec.id).take(news::TOLD).collect();
-        for id in little {
-            let Ok(Some(stored)) = self.parts.journal.job(id) else { continue };
-            self.tell_run_time(id, &stored, &running);
+        if let Some(run_time) = self.parts.durations.expect(&gist, running)
+            && news::is_news(run_before.as_ref(), &run_time)
+        {
+            self.apply(Input::RunTime { job: id, run_time });
         }
     }
 
     /// The jobs that run, as forecasts of run time learn from them.
     fn running(&mut self) -> Vec<Running> {
-        let journal = &self.parts.journal;
-        self.parts.durations.running(&self.state, |id| journal.job(id).ok().flatten())
-    }
-
-    fn tell_run_time(&mut self, id: JobId, stored: &StoredJob, running: &[Running]) {
-        let before = self.state.job(id).and_then(|job| job.spec.run_time);
-        if let Some(run_time) = self.parts.durations.expect(&stored.request, stored.uid, running)
-            && news::is_news(before.as_ref(), &run_time)
-        {
-            self.apply(Input::RunTime { job: id, run_time });
-        }
+        let memory = &self.parts.memory;
+        self.parts.durations.running(&self.state, |id| memory.gist(id))
     }
 
     /// The same for inputs that nobody waits for: a refusal is logged.
@@ -520,6 +557,12 @@ impl Engine {
                     }
                 });
             }
+            Message::Gist(job, gist) => {
+                if self.state.job(job).is_some() {
+                    let gist = self.parts.memory.counted(*gist);
+                    self.parts.memory.await_news(job, Arc::new(gist));
+                }
+            }
             Message::Look => {}
             Message::Stop => return true,
         }
@@ -550,27 +593,30 @@ impl Engine {
             &self.submissions,
         )?;
         let rest = submission.rest();
-        let mut request = submission.into_request();
+        let (mut request, gist) = submission.into_parts();
+        // Above what the journal knows to be used, too: after a repair it may know of more than the state does.
+        let id = self.state.next_id().max(self.parts.journal.next_job());
+        let mut new = new_job(id, &request, peer.user.clone(), gist.command_key);
+        // Before any forecast, for those who ask again and again.
+        self.state.check_request(&new)?;
         self.allow(uid, &peer.limits);
         let most = peer.limits.log_size.map(|most| most.0);
         request.log_limit_mib = request.log_limit_mib.into_iter().chain(most).min();
-        // Above what the journal knows to be used, too: after a repair it may know of more than the state does.
-        let id = self.state.next_id().max(self.parts.journal.next_job());
         let log = match &request.output {
             Some(path) => path.clone(),
             None => self.parts.log_dir.join(format!("{id}.log")).display().to_string(),
         };
+        let gist = Arc::new(self.parts.memory.counted(gist));
         let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
-        let expected = self.parts.memory.expect(&request, uid, gpus);
-        let forecasts = memory::forecasts(&request, expected.as_ref());
+        let expected = self.parts.memory.expect(&gist, gpus);
+        new.forecasts = memory::forecasts(&request, &gist, expected.as_ref());
         let estimate = expected.map(|expected| expected.view);
-        let mut new = new_job(id, &request, peer.user.clone(), forecasts);
         new.profile = self.parts.slowdowns.known(&self.state, new.command_key, None);
         let running = self.running();
-        new.run_time = self.parts.durations.expect(&request, uid, &running);
+        new.run_time = self.parts.durations.expect(&gist, &running);
         self.try_apply(Input::Submitted(Box::new(new)))?;
         let unbounded = self.state.job(id).and_then(|job| self.state.unbounded(job));
-        self.parts.memory.await_news(id, &request, peer.user.uid);
+        self.parts.memory.await_news(id, gist);
         self.submissions.add(id, uid, &request.env, rest);
         self.submitted.insert(id, Instant::now());
         let log_kept = request.output.is_none();
@@ -791,7 +837,7 @@ impl Engine {
             let text = format!("job {job} belongs to another user, who must submit it again");
             return Err(Refused::new(403, "not_allowed", text));
         }
-        let reply = self.try_submit(Submission::check(stored.request, &peer.limits)?, peer)?;
+        let reply = self.try_submit(Submission::check(stored.request, stored.uid, &peer.limits)?, peer)?;
         Ok((reply.id, format!("job {job} is submitted again as job {}", reply.id)))
     }
 
@@ -840,17 +886,20 @@ impl Engine {
         }
     }
 
-    /// Applies the ends whose look is there, or will not come.
+    /// Applies the ends whose look is there, or will not come, as many as there is time for.
     fn bury(&mut self) {
         let board = self.parts.board.clone();
-        let due = |dying: &mut Dying| board.has(dying.look) || dying.since.elapsed() >= LOOK_PATIENCE;
-        let dead: Vec<Dying> = self.dying.extract_if(.., due).collect();
-        // The memory trace at death matters for the verdict, so it is brought up to date first.
-        if dead.iter().any(|dying| board.has(dying.look)) {
-            self.refresh(true);
-        }
-        for dying in dead {
-            self.over(dying.job, dying.attempt, dying.exit);
+        let (began, mut refreshed) = (Instant::now(), false);
+        while let Some(at) = self.dying.iter().position(|dying| dying.is_due(&board)) {
+            let Dying { job, attempt, exit, look, .. } = self.dying.remove(at);
+            // The memory trace at death matters for the verdict, so it is brought up to date first.
+            if board.has(look) && !std::mem::replace(&mut refreshed, true) {
+                self.refresh(true);
+            }
+            self.over(job, attempt, exit);
+            if began.elapsed() >= self.takes {
+                break;
+            }
         }
     }
 
@@ -1200,6 +1249,10 @@ impl Engine {
             plan_p99_us: percentile(&self.plan_us, 99),
         }
     }
+}
+
+fn waits(job: &Job) -> bool {
+    matches!(job.phase, Phase::Pending | Phase::Held { .. })
 }
 
 /// Keeps the latest values, the oldest overwritten first. `n` counts from 1.

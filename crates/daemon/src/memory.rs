@@ -2,7 +2,7 @@
 //! forecasts come from here, as integers.
 
 use crate::config::MemoryConfig;
-use crate::journal::StoredJob;
+use crate::gist::Gist;
 use carma_api::VERSION;
 use carma_api::wire::{
     EstimateView, LearnedContext, LearnedRatio, LearnedRuns, MemoryReply, PartsView, SubmitRequest,
@@ -18,13 +18,14 @@ use carma_memory::history::{
 };
 use carma_memory::{Estimate, Parts, Tier};
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 /// Estimates of one submission that are looked at.
-const MOST_ESTIMATES: usize = 16;
+pub(crate) const MOST_ESTIMATES: usize = 16;
 /// Reasons of one estimate that are kept, and characters of a text.
 const MOST_REASONS: usize = 24;
 const MOST_TEXT: usize = 400;
-/// Jobs of one program that are told news at a time, so that a turn stays short.
+/// Jobs of one program that are told news of an end.
 const MOST_TOLD: usize = 256;
 /// More than any GPU holds, MiB: what claims more is cut to it.
 const MOST_MIB: u64 = 1 << 30;
@@ -49,8 +50,9 @@ pub struct Memory {
     settings: Settings,
     /// Estimators whose answers count.
     chain: Vec<String>,
-    /// Jobs that are not over, and their programs: a run of the same program tells more of them.
-    programs: HashMap<JobId, u64>,
+    /// Jobs that are not over: a run of the same program tells more of them.
+    gists: HashMap<JobId, Arc<Gist>>,
+    /// The same by program.
     jobs: HashMap<u64, BTreeSet<JobId>>,
 }
 
@@ -63,7 +65,7 @@ impl Memory {
             history: History::default(),
             driver,
             settings: settings(config),
-            programs: HashMap::new(),
+            gists: HashMap::new(),
             jobs: HashMap::new(),
             chain: chain(config),
         };
@@ -89,17 +91,37 @@ impl Memory {
         })
     }
 
-    /// What runs of this job's program teach is news to it, until it is over.
-    pub fn await_news(&mut self, job: JobId, request: &SubmitRequest, uid: u32) {
+    /// Leaves out of what the client sent what does not count here, and the reasons of all but the best: no other is shown.
+    #[must_use]
+    pub fn counted(&self, mut gist: Gist) -> Gist {
+        // `allocator` stands for all of its front ends, `allocator/summary` for one.
+        let counts = |source: &str| {
+            self.chain.iter().any(|name| source == name || source.split('/').next() == Some(name))
+        };
+        gist.estimates.retain(|e| counts(&e.source));
+        let best = gist.estimates.iter().enumerate().min_by_key(|(_, e)| e.tier).map(|(at, _)| at);
+        for (_, other) in gist.estimates.iter_mut().enumerate().filter(|(at, _)| Some(*at) != best) {
+            other.reasons = Vec::new();
+        }
+        gist
+    }
+
+    /// What runs of this job's program teach is news to it, until it is over. `gist`: with what counts.
+    pub fn await_news(&mut self, job: JobId, gist: Arc<Gist>) {
         self.over(job);
-        let program = signature(request, uid).program;
-        self.programs.insert(job, program);
-        self.jobs.entry(program).or_default().insert(job);
+        self.jobs.entry(gist.signature.program).or_default().insert(job);
+        self.gists.insert(job, gist);
+    }
+
+    /// What forecasts need of a job that is not over. `None`: it was accepted in an earlier life of the daemon, and not read yet.
+    #[must_use]
+    pub fn gist(&self, job: JobId) -> Option<Arc<Gist>> {
+        self.gists.get(&job).cloned()
     }
 
     /// The job is over.
     pub fn over(&mut self, job: JobId) {
-        let Some(program) = self.programs.remove(&job) else { return };
+        let Some(program) = self.gists.remove(&job).map(|gist| gist.signature.program) else { return };
         if let Some(jobs) = self.jobs.get_mut(&program) {
             jobs.remove(&job);
             if jobs.is_empty() {
@@ -111,31 +133,23 @@ impl Memory {
     /// The first jobs of this job's program of which `waits` is true: a run of it is news to them.
     #[must_use]
     pub fn news_to(&self, job: JobId, waits: impl Fn(JobId) -> bool) -> Vec<JobId> {
-        let jobs = self.programs.get(&job).and_then(|program| self.jobs.get(program));
+        let jobs = self.gists.get(&job).and_then(|gist| self.jobs.get(&gist.signature.program));
         jobs.into_iter().flatten().copied().filter(|job| waits(*job)).take(MOST_TOLD).collect()
     }
 
     /// What is expected of a job on these GPUs: of several types, the largest bound. `None`: nothing is
     /// known but what the user says, if that.
     #[must_use]
-    pub fn expect<'a>(
-        &self,
-        request: &SubmitRequest,
-        uid: u32,
-        gpus: impl Iterator<Item = &'a GpuInfo>,
-    ) -> Option<Expected> {
-        let signature = signature(request, uid);
-        let estimates = self.estimates(request);
-        let places: BTreeSet<Place> = gpus.map(|gpu| self.place(request, gpu)).collect();
+    pub fn expect<'a>(&self, gist: &Gist, gpus: impl Iterator<Item = &'a GpuInfo>) -> Option<Expected> {
+        let places: BTreeSet<Place> = gpus.map(|gpu| self.place(gist, gpu)).collect();
         let mut measured = None;
         let answers = places.iter().filter_map(|place| {
             let question = Question {
-                signature: &signature,
+                signature: &gist.signature,
                 place,
-                estimates: &estimates,
+                estimates: &gist.estimates,
                 declared_mib: None,
-                // Several GPUs gather and reduce in buffers that no front end sees.
-                elastic: request.task.elastic || request.gpus > Some(1),
+                elastic: gist.elastic,
             };
             let answer = auto::answer(&self.history, &question, &self.settings)?;
             if answer.estimate.tier == Tier::Exact {
@@ -150,8 +164,8 @@ impl Memory {
         let mib = |mib: MiB| mib.clamp(MiB(1), MiB(MOST_MIB));
         let measured = measured.map(mib);
         // A share is one of the GPU that the client computed it for.
-        let sent = request.estimates.iter().find(|e| e.source == answer.estimate.source);
-        let share = sent.filter(|_| basis == Basis::Share).and_then(|e| e.of_gpu_mib).map(MiB);
+        let sent = gist.shares.iter().find(|(source, _)| *source == answer.estimate.source);
+        let share = sent.filter(|_| basis == Basis::Share).map(|(_, gpu)| *gpu);
         let computed = Computed {
             need: mib(answer.estimate.need_mib),
             likely: mib(answer.estimate.use_mib),
@@ -171,21 +185,19 @@ impl Memory {
     }
 
     /// Learns from an attempt that is over.
-    pub fn learn(&mut self, stored: &StoredJob, attempt: &Attempt, gpus: &[&GpuInfo]) {
-        let request = &stored.request;
+    pub fn learn(&mut self, gist: &Gist, attempt: &Attempt, gpus: &[&GpuInfo]) {
         let Some(first) = gpus.first() else { return };
-        let place = self.place(request, first);
-        if gpus.iter().any(|gpu| self.place(request, gpu) != place) {
+        let place = self.place(gist, first);
+        if gpus.iter().any(|gpu| self.place(gist, gpu) != place) {
             // Which of the types its peak was on is not recorded.
             return;
         }
-        let (signature, estimates) = (signature(request, stored.uid), self.estimates(request));
         self.history.learn(&Run {
-            signature: &signature,
+            signature: &gist.signature,
             place: &place,
             outcome: observed(attempt).outcome(),
             growing: attempt.seen.is_some_and(|seen| seen.growing),
-            estimates: &estimates,
+            estimates: &gist.estimates,
         });
     }
 
@@ -245,27 +257,19 @@ impl Memory {
         }
     }
 
-    fn place(&self, request: &SubmitRequest, gpu: &GpuInfo) -> Place {
-        let framework = request.task.framework.as_deref().map_or_else(|| UNKNOWN.to_owned(), cut);
-        Place { gpu: gpu.name.clone(), framework, driver: self.driver.clone() }
+    fn place(&self, gist: &Gist, gpu: &GpuInfo) -> Place {
+        Place { gpu: gpu.name.clone(), framework: gist.framework.clone(), driver: self.driver.clone() }
     }
+}
 
-    /// What the client sent, as far as it counts.
-    fn estimates(&self, request: &SubmitRequest) -> Vec<Estimate> {
-        // `allocator` stands for all of its front ends, `allocator/summary` for one.
-        let counts = |source: &str| {
-            self.chain.iter().any(|name| source == name || source.split('/').next() == Some(name))
-        };
-        let sent = request.estimates.iter().take(MOST_ESTIMATES).filter(|e| counts(&e.source));
-        sent.filter_map(from_view).collect()
-    }
+/// The framework of a submission.
+pub(crate) fn framework(request: &SubmitRequest) -> String {
+    request.task.framework.as_deref().map_or_else(|| UNKNOWN.to_owned(), cut)
 }
 
 /// What is known of a job's memory by source: what runs of the command took, what the client's front ends say, and
 /// numbers typed into its job file, which go before those of the front ends.
-pub(crate) fn forecasts(request: &SubmitRequest, expected: Option<&Expected>) -> Forecasts {
-    let sent: Vec<(Estimator, MiB)> =
-        request.estimates.iter().take(MOST_ESTIMATES).filter_map(from_view).filter_map(number).collect();
+pub(crate) fn forecasts(request: &SubmitRequest, gist: &Gist, expected: Option<&Expected>) -> Forecasts {
     let estimates = Estimates::by(|estimator| {
         let typed = match estimator {
             Estimator::Measured => return measured(request, expected),
@@ -274,7 +278,7 @@ pub(crate) fn forecasts(request: &SubmitRequest, expected: Option<&Expected>) ->
             Estimator::Gpumemnet => request.gpumemnet_mib,
             _ => None,
         };
-        typed.map(MiB).or_else(|| Some(sent.iter().find(|(by, _)| *by == estimator)?.1))
+        typed.map(MiB).or_else(|| Some(gist.sent.iter().find(|(by, _)| *by == estimator)?.1))
     });
     Forecasts {
         declared: request.gpu_memory_mib.map(MiB),
@@ -290,12 +294,12 @@ fn measured(request: &SubmitRequest, expected: Option<&Expected>) -> Option<MiB>
 
 /// The estimator of an answer, and the one number that a policy gets of it: of the allocator model its bound, of all
 /// others what their authors' policies went by, the estimate. A policy has a guard of its own.
-fn number(estimate: Estimate) -> Option<(Estimator, MiB)> {
+pub(crate) fn number(estimate: &Estimate) -> Option<(Estimator, MiB)> {
     let Estimate { source, use_mib, upper_mib, .. } = estimate;
     // `allocator/summary` is the allocator by a front end; `faketensor/raw` is an estimator of its own.
     let name = source.split('/').next().unwrap_or_default();
     let estimator = Estimator::named(&source.replace('/', "-")).or_else(|| Estimator::named(name))?;
-    let mib = if estimator == Estimator::Allocator { upper_mib } else { use_mib };
+    let mib = if estimator == Estimator::Allocator { *upper_mib } else { *use_mib };
     (estimator != Estimator::Measured).then_some((estimator, mib))
 }
 
@@ -386,7 +390,7 @@ const fn basis(tier: Tier) -> Option<Basis> {
 }
 
 /// A text of a user at a length that is kept.
-fn cut(text: &str) -> String {
+pub(crate) fn cut(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(MOST_TEXT).collect()
 }
 
@@ -481,8 +485,16 @@ mod tests {
         }
     }
 
-    fn stored(request: &SubmitRequest) -> StoredJob {
-        StoredJob { request: request.clone(), uid: 7, gid: 7, log: String::new(), estimate: None }
+    fn gist(memory: &Memory, request: &SubmitRequest, uid: u32) -> Arc<Gist> {
+        Arc::new(memory.counted(Gist::of(request, uid)))
+    }
+
+    fn expect(memory: &Memory, request: &SubmitRequest, uid: u32, gpus: &[&GpuInfo]) -> Option<Expected> {
+        memory.expect(&gist(memory, request, uid), gpus.iter().copied())
+    }
+
+    fn learn(memory: &mut Memory, request: &SubmitRequest, attempt: &Attempt, gpus: &[&GpuInfo]) {
+        memory.learn(&gist(memory, request, 7), attempt, gpus);
     }
 
     fn memory() -> Memory {
@@ -494,22 +506,22 @@ mod tests {
         let mut memory = memory();
         let (a100, h200) = (gpu("A100", GpuKind::Whole), gpu("H200", GpuKind::Whole));
         let job = request("python t.py --epochs 3");
-        assert!(memory.expect(&job, 7, [&a100].into_iter()).is_none());
-        memory.learn(&stored(&job), &attempt(4000, Reason::Completed), &[&a100]);
+        assert!(expect(&memory, &job, 7, &[&a100]).is_none());
+        learn(&mut memory, &job, &attempt(4000, Reason::Completed), &[&a100]);
         let rows = memory.changes();
         memory.restore(&rows);
         let again = request("python t.py --epochs 90");
-        let Expected { computed, view, measured } = memory.expect(&again, 7, [&a100].into_iter()).unwrap();
+        let Expected { computed, view, measured } = expect(&memory, &again, 7, &[&a100]).unwrap();
         assert_eq!(measured, Some(MiB(4000)));
         assert_eq!((computed.basis, computed.upper, computed.coverage), (Basis::Exact, MiB(4200), 95));
         assert_eq!((view.tier.as_str(), view.source.as_str()), ("exact", "history"));
         // On several types the widest; other users learn nothing.
-        let wider = memory.expect(&again, 7, [&a100, &h200].into_iter()).unwrap();
+        let wider = expect(&memory, &again, 7, &[&a100, &h200]).unwrap();
         assert_eq!((wider.computed.basis, wider.measured), (Basis::Scaled, Some(MiB(4000))));
-        assert!(memory.expect(&again, 8, [&a100].into_iter()).is_none());
+        assert!(expect(&memory, &again, 8, &[&a100]).is_none());
         // Virtual GPUs have names of their own.
         let model = gpu("Virtual A100", GpuKind::Virtual);
-        let of_model = memory.expect(&again, 7, [&model].into_iter()).unwrap();
+        let of_model = expect(&memory, &again, 7, &[&model]).unwrap();
         assert_eq!((of_model.computed.basis, of_model.measured), (Basis::Scaled, None));
         assert_eq!(memory.learned(Some(7)).runs.len(), 1);
         assert_eq!(memory.learned(Some(8)).runs.len(), 0);
@@ -522,9 +534,9 @@ mod tests {
         let whole = request("python jj.py");
         let mut fifth = whole.clone();
         fifth.env.insert("XLA_PYTHON_CLIENT_MEM_FRACTION".into(), ".2".into());
-        memory.learn(&stored(&fifth), &attempt(8400, Reason::Completed), &[&a100]);
-        assert!(memory.expect(&fifth, 7, [&a100].into_iter()).is_some());
-        assert!(memory.expect(&whole, 7, [&a100].into_iter()).is_none());
+        learn(&mut memory, &fifth, &attempt(8400, Reason::Completed), &[&a100]);
+        assert!(expect(&memory, &fifth, 7, &[&a100]).is_some());
+        assert!(expect(&memory, &whole, 7, &[&a100]).is_none());
     }
 
     #[test]
@@ -540,7 +552,7 @@ mod tests {
             parts: Some(PartsView { context_mib: 500, reserved_mib: 2500, ..PartsView::default() }),
             ..EstimateView::default()
         }];
-        memory.learn(&stored(&job), &attempt(3100, Reason::Completed), &[&a100]);
+        learn(&mut memory, &job, &attempt(3100, Reason::Completed), &[&a100]);
         let seen = |of| {
             let learned = memory.learned(of);
             (learned.ratios.len(), learned.contexts.len())
@@ -573,7 +585,7 @@ mod tests {
         job.horus_mib = Some(50);
         job.gpu_memory_mib = Some(10);
         job.measured_mib = Some(60);
-        let known = forecasts(&job, None);
+        let known = forecasts(&job, &Gist::of(&job, 7), None);
         let expected = [
             (Estimator::Measured, 60),
             (Estimator::Horus, 50),
@@ -586,8 +598,8 @@ mod tests {
         assert_eq!((known.declared, known.computed), (Some(MiB(10)), None));
         let mut memory = memory();
         let a100 = gpu("A100", GpuKind::Whole);
-        memory.learn(&stored(&job), &attempt(4000, Reason::Completed), &[&a100]);
-        let known = forecasts(&job, memory.expect(&job, 7, [&a100].into_iter()).as_ref());
+        learn(&mut memory, &job, &attempt(4000, Reason::Completed), &[&a100]);
+        let known = forecasts(&job, &Gist::of(&job, 7), expect(&memory, &job, 7, &[&a100]).as_ref());
         assert_eq!(known.estimates.of(Estimator::Measured), Some(MiB(4000)));
     }
 
@@ -607,10 +619,11 @@ mod tests {
         let mut memory = memory();
         for id in 1..=1000 {
             let command = if id % 2 == 0 { "even.py" } else { "odd.py" };
-            memory.await_news(JobId(id), &request(&format!("{command} --epochs {id}")), 7);
+            let gist = gist(&memory, &request(&format!("{command} --epochs {id}")), 7);
+            memory.await_news(JobId(id), gist);
         }
         // The same program of another user is another.
-        memory.await_news(JobId(1001), &request("odd.py"), 8);
+        memory.await_news(JobId(1001), gist(&memory, &request("odd.py"), 8));
         let runs = |id: JobId| id.0 <= 100;
         let told = memory.news_to(JobId(1), |id| !runs(id));
         assert_eq!((told.len(), told[0], told[255]), (MOST_TOLD, JobId(101), JobId(611)));
@@ -677,9 +690,10 @@ mod tests {
         let mut job = request("t.py");
         job.estimates = vec![EstimateView { source: "horus".into(), ..view.clone() }];
         let a100 = gpu("A100", GpuKind::Whole);
-        assert!(memory().expect(&job, 7, [&a100].into_iter()).is_none());
+        assert!(expect(&memory(), &job, 7, &[&a100]).is_none());
         let config = MemoryConfig { estimators: Some(vec!["horus".into()]), ..MemoryConfig::default() };
-        assert!(Memory::new(&config, "1".into(), &[]).expect(&job, 7, [&a100].into_iter()).is_some());
+        let memory = Memory::new(&config, "1".into(), &[]);
+        assert!(expect(&memory, &job, 7, &[&a100]).is_some());
     }
 
     #[test]

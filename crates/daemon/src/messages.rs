@@ -1,6 +1,7 @@
 //! What the engine is told and answers: messages, orders, and who is at the other end.
 
 use crate::config::limits::UserLimits;
+use crate::gist::Gist;
 use crate::refused::Refused;
 use crate::run::launch::Outcome;
 use crate::run::suspend;
@@ -35,7 +36,7 @@ pub enum Order {
     Hold(JobId),
     /// Let a held job go.
     Release(JobId),
-    /// Put a running job back, or submit a finished one again.
+    /// Put a running job back. One that is over is submitted again as a new one, which is asked for as such.
     Requeue(JobId),
     /// Take a running job off its GPU.
     Suspend(JobId),
@@ -76,6 +77,8 @@ pub enum Message {
     CannotSave(JobId, u32, String),
     /// What came of suspending a job, or of putting it back.
     Suspension(JobId, u32, suspend::Outcome),
+    /// What forecasts need of a job that an earlier life of the daemon accepted.
+    Gist(JobId, Box<Gist>),
     /// The sampler saw something that should not wait.
     Look,
     /// End the daemon; jobs go on.

@@ -166,7 +166,7 @@ mod tests {
         usage: Usage,
         submissions: &Submissions,
     ) -> Result<u64, Refused> {
-        let submission = Submission::check(request.clone(), limits)?;
+        let submission = Submission::check(request.clone(), uid, limits)?;
         may_now((submission.request(), submission.rest()), uid, limits, usage, submissions)
             .map(|()| submission.rest())
     }

@@ -1,16 +1,16 @@
 //! How long jobs are expected to run, and what their ends teach of it.
 
-use crate::journal::StoredJob;
-use crate::memory::signature;
-use carma_api::wire::{LeftView, RunTimeView, SubmitRequest};
+use crate::gist::Gist;
+use carma_api::wire::{LeftView, RunTimeView};
 use carma_core::explain::Reason;
 use carma_core::model::{Attempt, ExitStatus, Job, JobId, Phase, RunTime};
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
 use carma_interference::rate::tally::Done;
+use carma_memory::history::Signature;
 use carma_run_time::{Class, Run, RunTimes, Running, left_s};
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
 /// Nothing takes longer, seconds: a hundred years.
 const LONGEST_S: u64 = 3_155_760_000;
@@ -19,31 +19,16 @@ const LONGEST_S: u64 = 3_155_760_000;
 #[derive(Default)]
 pub struct Durations {
     times: RunTimes,
-    /// The jobs that run.
-    running: BTreeMap<JobId, Teacher>,
     /// What the own count of a job said when those that wait heard of it last.
     told: BTreeMap<JobId, Millis>,
 }
 
 /// A job that runs, as others learn from it.
-struct Teacher {
-    class: Class,
-    /// It may go on where an earlier attempt had saved its work.
-    saves_its_work: bool,
-}
-
-impl Teacher {
-    fn of(stored: &StoredJob) -> Self {
-        let StoredJob { request, uid, .. } = stored;
-        Self { class: class(request, *uid), saves_its_work: request.saves_its_work() }
-    }
-
-    fn teaches(&self, job: &Job, done: Millis) -> Running {
-        let first = job.placement().is_none_or(|placement| placement.attempt == 1);
-        // What is left of a run that was cut in two says nothing of a whole one.
-        let count = job.counted_run().filter(|_| first || !self.saves_its_work);
-        Running { class: self.class, done_s: done.0 / 1000, count_s: count.map(|run| run.0.div_ceil(1000)) }
-    }
+fn teaches(gist: &Gist, job: &Job, done: Millis) -> Running {
+    let first = job.placement().is_none_or(|placement| placement.attempt == 1);
+    // What is left of a run that was cut in two says nothing of a whole one.
+    let count = job.counted_run().filter(|_| first || !gist.saves_its_work);
+    Running { class: gist.class, done_s: done.0 / 1000, count_s: count.map(|run| run.0.div_ceil(1000)) }
 }
 
 impl Durations {
@@ -68,18 +53,11 @@ impl Durations {
         })
     }
 
-    /// What the jobs that run say of run times. `stored` finds the submission of a job that is new here.
-    pub fn running(&mut self, state: &State, stored: impl Fn(JobId) -> Option<StoredJob>) -> Vec<Running> {
+    /// What the jobs that run say of run times, as far as their gists are known.
+    pub fn running(&mut self, state: &State, gist: impl Fn(JobId) -> Option<Arc<Gist>>) -> Vec<Running> {
         let active = state.active();
-        self.running.retain(|id, _| active.contains(id));
         self.told.retain(|id, _| active.contains(id));
-        let teaches = |job: &Job| {
-            let teacher = match self.running.entry(job.spec.id) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(Teacher::of(&stored(job.spec.id)?)),
-            };
-            Some(teacher.teaches(job, state.done(job)))
-        };
+        let teaches = |job: &Job| Some(teaches(&*gist(job.spec.id)?, job, state.done(job)));
         active.iter().filter_map(|id| state.job(*id)).filter_map(teaches).collect()
     }
 
@@ -97,22 +75,22 @@ impl Durations {
 
     /// What is expected of a job. `None`: nothing is known.
     #[must_use]
-    pub fn expect(&self, request: &SubmitRequest, uid: u32, running: &[Running]) -> Option<RunTime> {
-        let run_time = self.times.forecast(&class(request, uid), || running)?;
+    pub fn expect(&self, gist: &Gist, running: &[Running]) -> Option<RunTime> {
+        let run_time = self.times.forecast(&gist.class, || running)?;
         // No run is longer than its limit.
-        let limit_s = request.time_limit_ms.map_or(u64::MAX, |limit| limit.div_ceil(1000));
+        let limit_s = gist.time_limit_ms.map_or(u64::MAX, |limit| limit.div_ceil(1000));
         let RunTime { low_s, median_s, high_s, .. } = run_time;
         let [low_s, median_s, high_s] = [low_s, median_s, high_s].map(|seconds| seconds.min(limit_s));
         Some(RunTime { low_s, median_s, high_s, ..run_time })
     }
 
     /// Learns from an attempt that is over, without the time that it is known to have lost to neighbours.
-    pub fn learn(&mut self, stored: &StoredJob, attempt: &Attempt) {
+    pub fn learn(&mut self, gist: &Gist, attempt: &Attempt) {
         let lost = attempt.had.lost(attempt.placement.gpus.len());
         let Some(mut run) = run(attempt, lost) else { return };
         // It may have gone on where an earlier attempt had saved its work: all of it takes longer.
-        run.cut |= stored.request.saves_its_work() && attempt.placement.attempt > 1;
-        self.times.learn(&class(&stored.request, stored.uid), run);
+        run.cut |= gist.saves_its_work && attempt.placement.attempt > 1;
+        self.times.learn(&gist.class, run);
     }
 }
 
@@ -127,9 +105,8 @@ fn run(attempt: &Attempt, lost: Millis) -> Option<Run> {
 
 /// The classes of a job. Users do not learn from each other's commands, and of each other no more than how long jobs take
 /// here.
-fn class(request: &SubmitRequest, uid: u32) -> Class {
-    let signature = signature(request, uid);
-    let program = format!("{} {}", request.cwd, signature.script);
+pub(crate) fn class(cwd: &str, uid: u32, signature: &Signature) -> Class {
+    let program = format!("{cwd} {}", signature.script);
     let batch = signature.batch.map_or_else(String::new, |batch| batch.to_string());
     let command = format!("{:016x} {batch} {}", signature.program, signature.length);
     Class::of(&uid.to_string(), &program, &command)
@@ -184,6 +161,7 @@ fn seconds(at: Millis) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use carma_api::wire::SubmitRequest;
     use carma_core::model::{Exit, RunsOf};
 
     fn request(line: &str) -> SubmitRequest {
@@ -193,6 +171,7 @@ mod tests {
 
     #[test]
     fn arguments_that_matter() {
+        let class = |request: &SubmitRequest, uid| Gist::of(request, uid).class;
         let of = |line: &str| class(&request(line), 7);
         let one = of("python train.py --model a --epochs 3 -b 32 --seed 1");
         assert_eq!(of("python train.py --model a --seed 2 --epochs 3 -b 32 --lr 0.1"), one);
@@ -242,9 +221,9 @@ mod tests {
         let rows = [("user/1", "{"), ("x", "{}"), ("all/0", "{\"runs\":[{\"s\":50}],\"used\":1}")];
         let rows = rows.map(|(key, body)| (key.to_owned(), body.to_owned()));
         let durations = Durations::new(&rows);
-        let expected = durations.expect(&request("a"), 3, &[]).unwrap();
+        let expected = durations.expect(&Gist::of(&request("a"), 3), &[]).unwrap();
         assert_eq!((expected.median_s, expected.basis, expected.runs), (50, RunsOf::All, 1));
         let limited = SubmitRequest { time_limit_ms: Some(20_000), ..request("a") };
-        assert_eq!(durations.expect(&limited, 3, &[]).unwrap().high_s, 20);
+        assert_eq!(durations.expect(&Gist::of(&limited, 3), &[]).unwrap().high_s, 20);
     }
 }

@@ -4,6 +4,7 @@ use crate::clock::Clock;
 use crate::config::{self, Config};
 use crate::engine::{Engine, Parts};
 use crate::error::{ServeError, path_error};
+use crate::gist;
 use crate::http::{self, App, Readers};
 use crate::journal::Journal;
 use crate::layout::{self, Layout, RETRIES, RETRY};
@@ -366,6 +367,11 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
 
     let mut owner = Engine::new(state, parts, inbox);
     owner.adopt(inputs);
+    let to_engine = engine.clone();
+    let tell = move |job, gist| drop(to_engine.send(Message::Gist(job, Box::new(gist))));
+    if let Err(e) = gist::of_earlier(owner.state(), layout.journal.clone(), tell) {
+        tracing::warn!("earlier jobs hear no news of their forecasts: {e}");
+    }
     let thread = std::thread::Builder::new()
         .name("engine".into())
         .spawn(move || owner.run())

@@ -1,12 +1,13 @@
 //! What is checked of a submission before the core sees it, and the job that the core gets.
 
 use crate::config::limits::UserLimits;
+use crate::gist::Gist;
 use crate::quota;
 use crate::refused::Refused;
 use carma_api::parse;
 use carma_api::wire::SubmitRequest;
 use carma_core::model::{Forecasts, JobId, NewJob, Request, User};
-use carma_core::units::{Fraction, Millis};
+use carma_core::units::{Fraction, MiB, Millis};
 use carma_memory::history::doing;
 use fnv::FnvHasher;
 use std::hash::Hasher as _;
@@ -29,14 +30,15 @@ const MOST_VALUES: usize = 100_000;
 pub struct Submission {
     request: SubmitRequest,
     rest: u64,
+    gist: Gist,
 }
 
 impl Submission {
-    /// Reads and checks one. It takes time in proportion to its size.
+    /// Reads and checks one of this user. It takes time in proportion to its size.
     ///
     /// # Errors
     /// 400 for what is not understood or cannot be, 403 for what the user may never have.
-    pub fn read(body: &[u8], limits: &UserLimits) -> Result<Self, Refused> {
+    pub fn read(body: &[u8], uid: u32, limits: &UserLimits) -> Result<Self, Refused> {
         let bad = |text: String| Refused::new(400, "bad_request", text);
         if values(body) > MOST_VALUES {
             return Err(bad(format!(
@@ -45,18 +47,19 @@ impl Submission {
         }
         let request = serde_json::from_slice(body)
             .map_err(|e| bad(format!("the submission is not understood: {e}")))?;
-        Self::check(request, limits)
+        Self::check(request, uid, limits)
     }
 
-    /// Checks one that was read.
+    /// Checks one that was read. It takes time in proportion to its size, too.
     ///
     /// # Errors
     /// As [`Self::read`].
-    pub fn check(request: SubmitRequest, limits: &UserLimits) -> Result<Self, Refused> {
+    pub fn check(request: SubmitRequest, uid: u32, limits: &UserLimits) -> Result<Self, Refused> {
         let rest = size_without_env(&request);
         check_request(&request, rest)?;
         quota::may_ever(&request, limits)?;
-        Ok(Self { request, rest })
+        let gist = Gist::of(&request, uid);
+        Ok(Self { request, rest, gist })
     }
 
     /// What is submitted.
@@ -71,10 +74,10 @@ impl Submission {
         self.rest
     }
 
-    /// Gives up what is known of it.
+    /// Gives up what is known of it but what forecasts need.
     #[must_use]
-    pub fn into_request(self) -> SubmitRequest {
-        self.request
+    pub fn into_parts(self) -> (SubmitRequest, Gist) {
+        (self.request, self.gist)
     }
 }
 
@@ -193,8 +196,8 @@ fn check_request(request: &SubmitRequest, rest: u64) -> Result<(), Refused> {
     Ok(())
 }
 
-/// The job of a submission; `forecasts` is what is known of its memory.
-pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, forecasts: Forecasts) -> NewJob {
+/// The job of a submission, of which nothing is forecast yet.
+pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, command_key: u64) -> NewJob {
     let program = || {
         let path = request.command.first().map(String::as_str).unwrap_or_default();
         path.rsplit('/').next().unwrap_or(path).to_owned()
@@ -203,7 +206,6 @@ pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, forecasts:
     let mut name: String = name.chars().map(|c| if moves_text(c) { ' ' } else { c }).collect();
     // It is in every snapshot and listing.
     name.truncate(name.floor_char_boundary(LONGEST_NAME));
-    let command_key = command_key(request, user.uid);
     NewJob {
         id,
         // An owner's authority is asked for again with each order.
@@ -224,7 +226,7 @@ pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, forecasts:
         },
         profile: carma_core::model::Profile::default(),
         run_time: None,
-        forecasts,
+        forecasts: Forecasts { declared: request.gpu_memory_mib.map(MiB), ..Forecasts::default() },
         hold: request.hold,
     }
 }
@@ -240,7 +242,7 @@ fn moves_text(c: char) -> bool {
 /// is kept in the journal. Options that change nothing of what the command does to a GPU are left out: trainings that
 /// differ in their learning rate alone have one key. What is learned of a command is believed of its user's jobs alone: another could say
 /// anything of the same one.
-fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
+pub(crate) fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
     let mut hash = FnvHasher::default();
     hash.write(&uid.to_le_bytes());
     for part in doing(&request.command).iter().chain([&request.cwd]) {
@@ -276,14 +278,14 @@ mod tests {
         let command = vec![format!("/bin/{}", "é".repeat(1 << 20))];
         let request = SubmitRequest { command, cwd: "/".into(), ..Default::default() };
         let user = User { uid: 7, name: "u".into(), operator: false };
-        let job = new_job(JobId(1), &request, user, Forecasts::default());
+        let job = new_job(JobId(1), &request, user, 7);
         assert_eq!(&*job.name, "é".repeat(100));
     }
 
     #[test]
     fn nonsense_is_refused_before_the_journal() {
         let good = SubmitRequest { command: vec!["true".into()], cwd: "/".into(), ..Default::default() };
-        let check = |request: &SubmitRequest| Submission::check(request.clone(), &UserLimits::NONE);
+        let check = |request: &SubmitRequest| Submission::check(request.clone(), 7, &UserLimits::NONE);
         assert!(check(&good).is_ok());
         let saves = SubmitRequest { checkpoint_signal: Some(CheckpointSignal::Usr1), ..good.clone() };
         assert!(check(&saves).is_ok());
@@ -316,9 +318,9 @@ mod tests {
 
     #[test]
     fn very_many_words_are_refused_before_they_are_read() {
-        let read = |body: &str| Submission::read(body.as_bytes(), &UserLimits::NONE).err().map(|e| e.text);
+        let read = |body: &str| Submission::read(body.as_bytes(), 7, &UserLimits::NONE).err().map(|e| e.text);
         let of = |words: usize| format!(r#"{{"cwd":"/","command":["x"{}]}}"#, r#","x""#.repeat(words - 1));
-        assert_eq!(read(&of(99_999)), None);
+        assert_eq!(read(&of(MOST_VALUES)), None);
         let many = "more than 100000 words and variables";
         assert!(read(&of(200_000)).is_some_and(|text| text.contains(many)));
         let reasons = format!(r#"{{"estimates":[{{"reasons":[1{}]}}]}}"#, ",1".repeat(100_001));
@@ -336,6 +338,6 @@ mod tests {
         let alone = SubmitRequest { env: Default::default(), ..request.clone() };
         let stored = serde_json::to_vec(&alone).unwrap().len() as u64;
         // `{}` is there in place of the environment.
-        assert_eq!(Submission::check(request, &UserLimits::NONE).ok().unwrap().rest(), stored - 2);
+        assert_eq!(Submission::check(request, 7, &UserLimits::NONE).ok().unwrap().rest(), stored - 2);
     }
 }

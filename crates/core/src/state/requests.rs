@@ -119,7 +119,11 @@ impl State {
         }
     }
 
-    fn check_request(&self, new: &NewJob) -> Result<(), Rejected> {
+    /// Whether this machine could ever run such a job.
+    ///
+    /// # Errors
+    /// What it asks for that is not there.
+    pub fn check_request(&self, new: &NewJob) -> Result<(), Rejected> {
         let request = &new.request;
         if request.gpus == 0 {
             return Err(Rejected::BadRequest(

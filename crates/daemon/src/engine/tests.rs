@@ -142,6 +142,29 @@ impl Machine {
         };
         self.engine.batch.jobs.push((job, stored()));
         self.written(Input::Submitted(Box::new(new)));
+        self.starts(job, gpu);
+        let seen = Observation {
+            at: self.engine.state.now(),
+            health: Health::Ok,
+            used: Some(held),
+            jobs: vec![(job, Some(held))],
+            foreign: Vec::new(),
+            processes_known: true,
+            window: WindowSummary::default(),
+            energy_mj: None,
+        };
+        self.written(Input::Observed { gpu: GpuId(gpu), seen: Box::new(seen) });
+        job
+    }
+
+    /// A job that was held runs, and has for a moment.
+    fn launched(&mut self, job: JobId) {
+        self.written(Input::Release { job, by: User::new(7, "u") });
+        self.starts(job, 0);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+
+    fn starts(&mut self, job: JobId, gpu: u32) {
         let (gpu, sharing) = (GpuId(gpu), SharingMode::TimeSlice);
         let at = self.engine.state.now();
         let placement = Placement {
@@ -165,18 +188,6 @@ impl Machine {
             sharing,
             note: None,
         });
-        let seen = Observation {
-            at,
-            health: Health::Ok,
-            used: Some(held),
-            jobs: vec![(job, Some(held))],
-            foreign: Vec::new(),
-            processes_known: true,
-            window: WindowSummary::default(),
-            energy_mj: None,
-        };
-        self.written(Input::Observed { gpu, seen: Box::new(seen) });
-        job
     }
 
     /// A job that runs is about to leave its GPU.
@@ -306,35 +317,108 @@ fn peer(uid: u32) -> Peer {
 
 fn submission(request: SubmitRequest) -> Submission {
     let request = SubmitRequest { cwd: "/".into(), ..request };
-    Submission::check(request, &UserLimits::NONE).ok().unwrap()
+    Submission::check(request, 7, &UserLimits::NONE).ok().unwrap()
 }
 
 /// Those who are refused ask again at once: a turn that went on for as long as messages come would go on for ever.
 #[test]
 fn a_turn_ends_though_messages_wait() {
-    const ASKED: usize = 300;
-    let machine = Machine::new();
+    let mut machine = Machine::new();
+    machine.engine.takes = Duration::ZERO;
     let (viewer, mut view) = oneshot::channel();
     machine.to_engine.send(Message::View(viewer)).unwrap();
-    let mut refusals = Vec::new();
-    // Refused by the state, after much else.
-    let command = vec!["x".repeat(1000); 100];
+    let (answer, mut refusal) = oneshot::channel();
+    let large = SubmitRequest { command: vec!["x".into()], gpus: Some(u32::MAX), ..SubmitRequest::default() };
+    machine.to_engine.send(Message::Submit(Box::new(submission(large)), peer(7), answer)).unwrap();
+    assert!(!machine.engine.turn(Duration::ZERO));
+    assert!(view.try_recv().is_ok() && refusal.try_recv().is_err());
+    machine.engine.turn(Duration::ZERO);
+    assert!(refusal.try_recv().is_ok_and(|refusal| refusal.is_err()));
+}
+
+/// A job that is held, of the one program that there is. A GPU has room for many.
+fn held(machine: &mut Machine, n: usize) -> JobId {
+    let command = ["python3".to_owned(), "train.py".to_owned(), format!("--lr={n}")];
+    let request = SubmitRequest {
+        command: command.into(),
+        gpu_memory_mib: Some(100),
+        sharing: Some(SharingMode::TimeSlice),
+        hold: true,
+        ..SubmitRequest::default()
+    };
+    JobId(machine.engine.try_submit(submission(request), &peer(7)).ok().unwrap().id)
+}
+
+/// One end is news to all jobs of the program. However large they are, none is read for it, and there is no turn that goes on
+/// until all have heard.
+#[test]
+fn an_end_costs_the_same_however_many_wait_and_whatever_they_submitted() {
+    let mut machine = Machine::new();
+    let waiting: Vec<JobId> = (0..54).map(|n| held(&mut machine, n)).collect();
+    let ends: Vec<JobId> = (0..40).map(|n| held(&mut machine, 100 + n)).collect();
+    machine.engine.turn_end();
+    for id in &ends {
+        machine.launched(*id);
+    }
+    // What was submitted cannot be read any more.
+    let file = rusqlite::Connection::open(machine.dir.path().join("carma.db")).unwrap();
+    file.execute("UPDATE jobs SET spec = 'x'", []).unwrap();
+    let engine = &mut machine.engine;
+    engine.takes = Duration::ZERO;
+    let exit = || Exit::of(ExitStatus::Code(0));
+    for id in ends {
+        let since = Instant::now() - LOOK_PATIENCE;
+        engine.dying.push(Dying { job: id, attempt: 1, exit: exit(), look: u64::MAX, since });
+    }
+    let heard = |engine: &Engine| {
+        let jobs = waiting.iter().filter(|id| engine.state.job(**id).unwrap().spec.run_time.is_some());
+        jobs.count()
+    };
+    for turn in 1..=40 {
+        assert_eq!(engine.patience(), Duration::ZERO, "there is more to do");
+        engine.turn(Duration::ZERO);
+        assert_eq!((engine.dying.len(), heard(engine)), (40 - turn, turn), "one of each a turn");
+    }
+    let mut turns = 0;
+    while engine.patience() == Duration::ZERO {
+        engine.turn(Duration::ZERO);
+        turns += 1;
+    }
+    assert_eq!(heard(engine), 54);
+    assert!(turns < 3 * 54, "each hears of all ends at once: {turns}");
+}
+
+#[test]
+fn earlier_jobs_hear_news_again_once_they_are_read() {
+    let mut machine = Machine::new();
+    let (first, second) = (held(&mut machine, 1), held(&mut machine, 2));
+    machine.engine.turn_end();
+    // As after a restart.
+    for id in [first, second] {
+        machine.engine.parts.memory.over(id);
+    }
+    let (to_engine, file) = (machine.to_engine.clone(), machine.dir.path().join("carma.db"));
+    let tell = move |job, gist| drop(to_engine.send(Message::Gist(job, Box::new(gist))));
+    crate::gist::of_earlier(&machine.engine.state, file, tell).unwrap();
+    while machine.engine.parts.memory.gist(second).is_none() {
+        machine.engine.turn(Duration::from_secs(10));
+    }
+    machine.launched(first);
+    machine.engine.exited(first, 1, Exit::of(ExitStatus::Code(0)));
+    machine.engine.turn(Duration::ZERO);
+    assert!(machine.engine.state.job(second).unwrap().spec.run_time.is_some());
+}
+
+/// A request that is refused again and again costs nothing but the look that refuses it.
+#[test]
+fn what_the_machine_can_never_run_is_refused_before_all_else() {
+    let mut machine = Machine::new();
+    let asks = Peer { limits: UserLimits { running_jobs: Some(3), ..UserLimits::NONE }, ..peer(7) };
+    let command = vec!["x".into()];
     let large = SubmitRequest { command, gpus: Some(u32::MAX), ..SubmitRequest::default() };
-    for _ in 0..ASKED {
-        let (answer, refusal) = oneshot::channel();
-        let submission = Box::new(submission(large.clone()));
-        machine.to_engine.send(Message::Submit(submission, peer(7), answer)).unwrap();
-        refusals.push(refusal);
-    }
-    machine.to_engine.send(Message::Stop).unwrap();
-    let slow = std::thread::spawn(move || machine.engine.run());
-    while view.try_recv().is_err() {
-        std::thread::yield_now();
-    }
-    let given = refusals.iter_mut().map(|refusal| refusal.try_recv().is_ok());
-    let refused = given.filter(|given| *given).count();
-    assert!(refused < ASKED, "{refused}");
-    slow.join().unwrap();
+    let refused = machine.engine.try_submit(submission(large), &asks).err().unwrap();
+    assert!(refused.status == 400 && refused.text.contains("GPUs"), "{}", refused.text);
+    assert!(machine.engine.batch.inputs.is_empty());
 }
 
 #[test]

@@ -13,8 +13,8 @@ use carma_api::wire::SubmitReply;
 /// Takes a job. The answer comes when it is on disk.
 pub(super) async fn submit(State(app): Shared, peer: Peer, body: Bytes) -> Answered<SubmitReply> {
     // A large one takes its time, and what is refused must take none of the engine's.
-    let limits = peer.limits;
-    let result = match blocking(move || Submission::read(&body, &limits)).await? {
+    let (uid, limits) = (peer.user.uid, peer.limits);
+    let result = match blocking(move || Submission::read(&body, uid, &limits)).await? {
         Ok(submission) => {
             let asks = peer.clone();
             app.ask(|answer| Message::Submit(Box::new(submission), asks, answer)).await?

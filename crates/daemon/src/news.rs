@@ -1,0 +1,66 @@
+//! Jobs that wait and have yet to hear what ends taught.
+
+use carma_core::model::JobId;
+use std::collections::{HashMap, VecDeque};
+
+/// What there is to hear.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum News {
+    /// A job of another program came to its end: it says something of run times.
+    OfOthers,
+    /// One of the same program did: it says something of memory, too.
+    OfProgram,
+}
+
+/// The jobs, in the order in which news came for them. Each is there once, however many ends there were: it hears of all at
+/// once.
+#[derive(Debug, Default)]
+pub struct Untold {
+    order: VecDeque<JobId>,
+    news: HashMap<JobId, News>,
+}
+
+impl Untold {
+    /// There is news for this job.
+    pub fn add(&mut self, job: JobId, news: News) {
+        match self.news.get_mut(&job) {
+            Some(known) => *known = news.max(*known),
+            None => {
+                self.news.insert(job, news);
+                self.order.push_back(job);
+            }
+        }
+    }
+
+    /// Takes the one that has waited longest.
+    pub fn next(&mut self) -> Option<(JobId, News)> {
+        let job = self.order.pop_front()?;
+        Some((job, self.news.remove(&job)?))
+    }
+
+    /// Whether all have heard.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_hears_once_and_in_turn() {
+        let mut untold = Untold::default();
+        for (job, news) in
+            [(3, News::OfOthers), (1, News::OfProgram), (3, News::OfProgram), (1, News::OfOthers)]
+        {
+            untold.add(JobId(job), news);
+        }
+        assert_eq!(untold.next(), Some((JobId(3), News::OfProgram)));
+        untold.add(JobId(3), News::OfOthers);
+        assert_eq!(untold.next(), Some((JobId(1), News::OfProgram)));
+        assert_eq!(untold.next(), Some((JobId(3), News::OfOthers)));
+        assert!(untold.next().is_none() && untold.is_empty());
+    }
+}
