@@ -24,7 +24,8 @@ const LARGEST_REST: u64 = 2 << 20;
 const LONGEST_NAME: usize = 200;
 
 /// Values of a submission (words, variables, what was estimated), about: each takes memory of its own, however short it is.
-const MOST_VALUES: usize = 100_000;
+/// Lists of files that a shell makes have some ten thousand.
+const MOST_VALUES: usize = 32_768;
 
 /// A submission that was found to be in order, as far as that can be said without the state.
 pub struct Submission {
@@ -321,7 +322,7 @@ mod tests {
         let read = |body: &str| Submission::read(body.as_bytes(), 7, &UserLimits::NONE).err().map(|e| e.text);
         let of = |words: usize| format!(r#"{{"cwd":"/","command":["x"{}]}}"#, r#","x""#.repeat(words - 1));
         assert_eq!(read(&of(MOST_VALUES)), None);
-        let many = "more than 100000 words and variables";
+        let many = "more than 32768 words and variables";
         assert!(read(&of(200_000)).is_some_and(|text| text.contains(many)));
         let reasons = format!(r#"{{"estimates":[{{"reasons":[1{}]}}]}}"#, ",1".repeat(100_001));
         assert!(read(&reasons).is_some_and(|text| text.contains(many)));
