@@ -694,7 +694,6 @@ impl Engine {
             Order::Cancel(job) => (Input::Cancel { job, by }, job.0, format!("job {job} is being cancelled")),
             Order::Hold(job) => (Input::Hold { job, by }, job.0, format!("job {job} is held")),
             Order::Release(job) => (Input::Release { job, by }, job.0, format!("job {job} is released")),
-            Order::Requeue(job) if self.state.job(job).is_none() => return self.resubmit(job, peer),
             Order::Requeue(job) => {
                 let runs = self.state.job(job).filter(|job| matches!(job.phase, Phase::Running { .. }));
                 let runs = runs.filter(|job| job.suspension().is_none());
@@ -820,25 +819,6 @@ impl Engine {
         at.and_then(|at| u32::try_from(at).ok()).map(GpuId).ok_or_else(|| {
             Refused::new(404, "not_found", format!("there is no GPU {index}; see `carma gpus`"))
         })
-    }
-
-    /// Submits a finished job again, as a new one.
-    fn resubmit(&mut self, job: JobId, peer: &Peer) -> Result<(u64, String), Refused> {
-        let stored = self
-            .parts
-            .journal
-            .job(job)
-            .map_err(|e| match e {
-                JournalError::NoEnvironment(_) => Refused::new(409, "conflict", e.to_string()),
-                _ => Refused::new(500, "internal", e.to_string()),
-            })?
-            .ok_or_else(|| Refused::new(404, "not_found", format!("there is no job {job}")))?;
-        if stored.uid != peer.user.uid {
-            let text = format!("job {job} belongs to another user, who must submit it again");
-            return Err(Refused::new(403, "not_allowed", text));
-        }
-        let reply = self.try_submit(Submission::check(stored.request, stored.uid, &peer.limits)?, peer)?;
-        Ok((reply.id, format!("job {job} is submitted again as job {}", reply.id)))
     }
 
     fn launched(&mut self, job: JobId, attempt: u32, outcome: Outcome) {

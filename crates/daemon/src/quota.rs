@@ -122,6 +122,24 @@ pub fn may_ever(request: &SubmitRequest, limits: &UserLimits) -> Result<(), Refu
     Ok(())
 }
 
+fn later(text: String) -> Refused {
+    Refused::new(429, "limit", text)
+}
+
+/// Whether one more job of a user may wait now, whatever it is.
+///
+/// # Errors
+/// 429 where too many wait.
+pub fn may_wait(limits: &UserLimits, usage: Usage) -> Result<(), Refused> {
+    match limits.pending_jobs.filter(|most| usage.waiting >= *most) {
+        Some(most) => Err(later(format!(
+            "you have {} jobs waiting, and {most} may (limits.pending-jobs): submit more when some have started, or cancel some",
+            usage.waiting
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// Whether a user may submit this job now; `rest`: bytes that it takes beside its environment.
 ///
 /// # Errors
@@ -133,19 +151,13 @@ pub fn may_now(
     usage: Usage,
     submissions: &Submissions,
 ) -> Result<(), Refused> {
-    let later = |text: String| Err(Refused::new(429, "limit", text));
-    if let Some(most) = limits.pending_jobs.filter(|most| usage.waiting >= *most) {
-        return later(format!(
-            "you have {} jobs waiting, and {most} may (limits.pending-jobs): submit more when some have started, or cancel some",
-            usage.waiting
-        ));
-    }
+    may_wait(limits, usage)?;
     let all = submissions.with(uid, &request.env, rest);
     if let Some(most) = limits.environment_total.filter(|most| all > bytes(*most)) {
-        return later(format!(
+        return Err(later(format!(
             "with this job the environments and commands of your jobs would take {}, and {most} is allowed (limits.environment-total): submit it when some are over, or give jobs the same environment, which counts once",
             amount(all)
-        ));
+        )));
     }
     Ok(())
 }

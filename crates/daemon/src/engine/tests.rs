@@ -421,6 +421,18 @@ fn what_the_machine_can_never_run_is_refused_before_all_else() {
     assert!(machine.engine.batch.inputs.is_empty());
 }
 
+/// Who asks for a job that is over reads it beside the engine.
+#[test]
+fn the_engine_reads_no_job_that_is_over() {
+    let mut machine = Machine::new();
+    let job = machine.runs(0, MiB(1));
+    machine.written(Input::Exited { job, attempt: 1, exit: Exit::of(ExitStatus::Code(0)) });
+    let file = rusqlite::Connection::open(machine.dir.path().join("carma.db")).unwrap();
+    file.execute("UPDATE jobs SET spec = 'x'", []).unwrap();
+    let refused = machine.engine.try_order(Order::Requeue(job), &peer(0)).unwrap_err();
+    assert!(refused.status == 409 && refused.text.contains("over already"), "{}", refused.text);
+}
+
 #[test]
 fn nothing_is_left_of_a_job_that_is_cancelled_while_it_waits() {
     let mut machine = Machine::new();

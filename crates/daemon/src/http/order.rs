@@ -1,12 +1,18 @@
 //! `POST /v1/jobs/{id}/{cancel|hold|release|requeue|suspend|resume|move}`, `POST /v1/jobs/{id}/move/{index}`, `POST /v1/gpus/{index}/{drain|resume}`
 
-use super::{Answered, App, Failure, Shared, Words, job_id, short};
+use super::{Answered, App, Failure, Shared, Words, job_id, no_such_job, short};
 use crate::audit::{self, Act};
+use crate::journal::JournalError;
 use crate::messages::{Message, Order, Peer};
+use crate::quota;
 use crate::refused::Refused;
+use crate::submission::Submission;
 use axum::Json;
 use axum::extract::State;
+use carma_api::VERSION;
 use carma_api::wire::DoneReply;
+use carma_core::model::JobId;
+use std::sync::Arc;
 
 fn unknown(verb: &str) -> Failure {
     Refused::new(404, "not_found", format!("there is no order '{}'", short(verb))).into()
@@ -17,6 +23,49 @@ async fn give(app: &App, order: Order, peer: Peer) -> Answered<DoneReply> {
     let result = app.ask(|answer| Message::Order(order, asks, answer)).await?;
     audit::asked(&peer, Act::Order(order), result.as_ref().map(|reply| reply.id));
     Ok(Json(result?))
+}
+
+/// Puts a job back into the queue. One that is over is submitted again, as a new one.
+async fn requeue(app: &Arc<App>, id: JobId, peer: Peer) -> Answered<DoneReply> {
+    let (state, _) = app.view().await?;
+    if state.job(id).is_some() {
+        return give(app, Order::Requeue(id), peer).await;
+    }
+    let may = quota::may_wait(&peer.limits, state.usage(peer.user.uid));
+    drop(state);
+    let result = match may {
+        Ok(()) => resubmit(app, id, &peer).await,
+        Err(refused) => Err(refused.into()),
+    };
+    let outcome = result.as_ref().map(|reply| reply.id).map_err(|failure| &failure.0);
+    audit::asked(&peer, Act::Order(Order::Requeue(id)), outcome);
+    Ok(Json(result?))
+}
+
+/// Submits a job that is over again. It is read and checked here: a large one takes its time, and the engine has none for it.
+async fn resubmit(app: &Arc<App>, id: JobId, peer: &Peer) -> Result<DoneReply, Failure> {
+    let (uid, limits) = (peer.user.uid, peer.limits);
+    let read = app.readers.read(move |reader| {
+        match reader.owner(id)? {
+            None => return Err(no_such_job(id)),
+            Some(owner) if owner != uid => {
+                let text = format!("job {id} belongs to another user, who must submit it again");
+                return Err(Refused::new(403, "not_allowed", text).into());
+            }
+            Some(_) => {}
+        }
+        let stored = reader.whole_job(id).map_err(|e| match e {
+            JournalError::NoEnvironment(_) => Refused::new(409, "conflict", e.to_string()).into(),
+            e => Failure::from(e),
+        })?;
+        let stored = stored.ok_or_else(|| no_such_job(id))?;
+        Ok(Submission::check(stored.request, uid, &limits)?)
+    });
+    let submission = Box::new(read.await?);
+    let asks = peer.clone();
+    let reply = app.ask(|answer| Message::Submit(submission, asks, answer)).await??;
+    let text = format!("job {id} is submitted again as job {}", reply.id);
+    Ok(DoneReply { version: VERSION, id: reply.id, text })
 }
 
 /// An order about a job.
@@ -30,7 +79,7 @@ pub(super) async fn job(
         "cancel" => Order::Cancel(id),
         "hold" => Order::Hold(id),
         "release" => Order::Release(id),
-        "requeue" => Order::Requeue(id),
+        "requeue" => return requeue(&app, id, peer).await,
         "suspend" => Order::Suspend(id),
         "resume" => Order::Unsuspend(id),
         "move" => Order::Move(id, None),
