@@ -473,7 +473,7 @@ impl Engine {
             return;
         }
         let (began, running) = (Instant::now(), self.running());
-        while let Some((id, news)) = self.untold.next() {
+        while let Some((id, news)) = self.untold.take() {
             self.tell_one(id, news, &running);
             if began.elapsed() >= self.takes {
                 break;

@@ -33,7 +33,7 @@ impl Untold {
     }
 
     /// Takes the one that has waited longest.
-    pub fn next(&mut self) -> Option<(JobId, News)> {
+    pub fn take(&mut self) -> Option<(JobId, News)> {
         let job = self.order.pop_front()?;
         Some((job, self.news.remove(&job)?))
     }
@@ -57,10 +57,10 @@ mod tests {
         {
             untold.add(JobId(job), news);
         }
-        assert_eq!(untold.next(), Some((JobId(3), News::OfProgram)));
+        assert_eq!(untold.take(), Some((JobId(3), News::OfProgram)));
         untold.add(JobId(3), News::OfOthers);
-        assert_eq!(untold.next(), Some((JobId(1), News::OfProgram)));
-        assert_eq!(untold.next(), Some((JobId(3), News::OfOthers)));
-        assert!(untold.next().is_none() && untold.is_empty());
+        assert_eq!(untold.take(), Some((JobId(1), News::OfProgram)));
+        assert_eq!(untold.take(), Some((JobId(3), News::OfOthers)));
+        assert!(untold.take().is_none() && untold.is_empty());
     }
 }
