@@ -382,7 +382,8 @@ impl Slowdowns {
             let active = stepless_since(job.spec.id, &gpus);
             if let Some(active) = active.filter(|active| watch.first_look <= *active + ADOPTED) {
                 let counted = self.paces.rate(job.spec.id, active, now);
-                let began = counted.filter(|rate| rate.advances >= ADVANCES).map(|rate| first_step(&rate));
+                let steps = |rate: &Measured| rate.advances >= ADVANCES && !rate.prepares;
+                let began = counted.filter(steps).map(|rate| first_step(&rate));
                 inputs.extend(began.map(|began| Input::Stepped {
                     job: job.spec.id,
                     attempt,
@@ -527,8 +528,8 @@ impl Slowdowns {
         let known = || self.profiles.get(&key)?.profile.rate.as_ref();
         let works = self.paces.began(id).is_some()
             || watch.rate.as_ref().or_else(known).is_some_and(|rate| !rate.aside);
-        // Once it has counted its work, an evaluation is no measure of it.
-        let rate = self.paces.rate(id, from, now).filter(|rate| !(rate.rate.aside && works));
+        // Once it has counted its work, an evaluation is no measure of it, and loading never is.
+        let rate = self.paces.rate(id, from, now).filter(|r| !(r.prepares || (r.rate.aside && works)));
         let rate = rate.and_then(|rate| between_pauses(&self.paces, id, (from, now), window, rate));
         let counted = rate.as_ref().filter(|r| r.advances >= ADVANCES).map(|r| r.rate.clone());
         let mut profile = Profile {
@@ -621,13 +622,14 @@ impl Slowdowns {
             Some(rate) => now.0 as f64 / 1000.0 - rate.span_s.1,
             None => over.0 as f64 / 1000.0,
         };
+        // Counted otherwise, or something else is counted (it evaluates or loads): no part of the rate alone.
+        let is_part = |rate: &Measured, alone: &Rate| rate.rate.counts_like(alone) && !rate.prepares;
         let progress = match (&rate, &alone) {
-            // Counted otherwise, or something else is counted (it evaluates): no part of the rate alone.
-            (Some(rate), Some(alone)) if rate.advances >= ADVANCES && rate.rate.counts_like(alone) => {
+            (Some(rate), Some(alone)) if rate.advances >= ADVANCES && is_part(rate, alone) => {
                 Some(rate.rate.per_s / alone.per_s)
             }
             (rate, Some(alone))
-                if rate.as_ref().is_none_or(|rate| rate.rate.counts_like(alone))
+                if rate.as_ref().is_none_or(|rate| is_part(rate, alone))
                     && gap_s.is_some_and(|gap| silent_s >= longest_silence(gap, pauses))
                     && self.paces.is_heard(id, from) =>
             {
@@ -635,7 +637,7 @@ impl Slowdowns {
             }
             _ => None,
         };
-        let together = rate.filter(|r| r.advances >= ADVANCES).map(|r| r.rate);
+        let together = rate.filter(|r| r.advances >= ADVANCES && !r.prepares).map(|r| r.rate);
         let of = alone.as_ref().filter(|alone| together.as_ref().is_none_or(|now| now.counts_like(alone)));
         self.publish(id, Some(rate_view(together.as_ref(), of, progress)));
         let mut at_most = || {

@@ -9,7 +9,10 @@ use carma_interference::profile::Pauses;
 use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::{Done, Measured, Tally};
 #[cfg(test)]
-use carma_interference::rate::{Said, printed::Report};
+use carma_interference::rate::{
+    Said,
+    printed::{Printed, Report},
+};
 use carma_process::process;
 use carma_process::progress::Event;
 use carma_process::usage::{Host, Usage};
@@ -288,6 +291,18 @@ impl Paces {
             // The time that is told may be before the clock's.
             paced.since = Millis::ZERO;
             paced.tally.printed(&Report { at_s: seconds(at), said: said.clone() });
+        }
+    }
+
+    /// As if a job's supervisor had told that it printed a line.
+    #[cfg(test)]
+    pub fn print(&self, job: JobId, at: Millis, line: &str) {
+        let (mut printed, mut reports) = (Printed::new(), Vec::new());
+        printed.feed(seconds(at), format!("{line}\n").as_bytes(), &mut reports);
+        for paced in self.lock().values_mut().filter(|paced| paced.job == job) {
+            paced.since = Millis::ZERO;
+            reports.iter().for_each(|report| paced.tally.printed(report));
+            printed.latencies().for_each(|(at_s, told)| paced.tally.latency(at_s, told));
         }
     }
 

@@ -865,3 +865,91 @@ fn what_fewer_threads_cost_that_a_user_asked_for_is_no_neighbours_doing() {
     let (all, fewer) = (joins(None), joins(Some(25)));
     assert!(all.0 && fewer.0 && fewer.1 > 0.8, "{all:?} {fewer:?}");
 }
+
+/// A job that prints bars on the first GPU, and what is seen of it.
+struct Bars {
+    host: Host,
+    job: JobId,
+    /// What each bar has counted.
+    done: BTreeMap<&'static str, u32>,
+}
+
+impl Bars {
+    fn new() -> Self {
+        let mut host = Host::new();
+        host.busy = Some(50.0);
+        let job = host.place(&[0]);
+        host.slowdowns.paces.open(job, format!("{job}.1"));
+        host.begin(job);
+        Self { host, job, done: BTreeMap::new() }
+    }
+
+    /// So many steps a second for so many seconds of a bar with these words before and this total after its count.
+    fn print(&mut self, bar: (&'static str, u32), per_s: u32, seconds: u32) {
+        for _ in 0..seconds {
+            for step in 1..=per_s {
+                let done = self.done.entry(bar.0).or_default();
+                *done += 1;
+                let line = format!("{}{done}/{} [00:12<00:15, 9it/s]", bar.0, bar.1);
+                let at = Millis(self.host.now.0 + 1000 * u64::from(step) / u64::from(per_s));
+                self.host.slowdowns.paces.print(self.job, at, &line);
+            }
+            self.host.see(1);
+        }
+    }
+
+    /// Its time alone begins anew.
+    fn interrupt(&mut self) {
+        self.host.strangers = true;
+        self.host.see(1);
+        self.host.strangers = false;
+    }
+
+    fn neighbor(&mut self) {
+        let neighbor = self.host.place(&[0]);
+        self.host.begin(neighbor);
+    }
+
+    fn alone(&self) -> Option<f64> {
+        Some(self.host.slowdowns.watched[&self.job].rate.as_ref()?.per_s)
+    }
+
+    fn kept(&self) -> Option<f64> {
+        Some(self.host.slowdowns.profile(self.job.0, GPU)?.rate.as_ref()?.per_s)
+    }
+
+    fn measured(&self) -> Option<f64> {
+        Some(self.host.state.job(self.job)?.measured?.progress.to_f64())
+    }
+
+    fn stepped(&self) -> Option<Millis> {
+        self.host.state.gpu(GpuId(0))?.tenant(self.job)?.stepped
+    }
+}
+
+fn about(value: Option<f64>, expected: f64) -> bool {
+    value.is_some_and(|value| (value / expected - 1.0).abs() < 0.1)
+}
+
+/// Else a job of unknown memory would settle with what it has loaded so far.
+#[test]
+fn loading_is_no_first_step_and_an_evaluation_is() {
+    for (words, steps) in [
+        ("Loading safetensors checkpoint shards:  20%|## | ", false),
+        ("Capturing CUDA graph shapes:  20%|## | ", false),
+        ("Tokenizing:  20%|## | ", false),
+        ("Map:  20%|## | ", false),
+        ("Evaluating:  20%|## | ", true),
+        ("  20%|## | ", true),
+    ] {
+        let mut bars = Bars::new();
+        bars.print((words, 100), 1, 8);
+        assert_eq!(bars.stepped().is_some(), steps, "{words}");
+    }
+    // Nor does its speed count as that of the job.
+    let mut bars = Bars::new();
+    bars.print(("Loading checkpoint shards:  20%|## | ", 200), 1, 120);
+    assert_eq!((bars.alone(), bars.kept()), (None, None));
+    bars.print(("  20%|## | ", 10_000), 10, 40);
+    assert!(about(bars.alone(), 10.0) && about(bars.kept(), 10.0));
+}

@@ -6,6 +6,8 @@ use super::Said;
 const MOST: f64 = 1e15;
 /// Longest label, bytes.
 const LONGEST_LABEL: usize = 40;
+/// Label of the steps of a build.
+const BUILDING: &str = "building";
 /// Most reports of one line.
 const MOST_REPORTS: usize = 4;
 
@@ -300,7 +302,8 @@ fn brackets(line: &str, known: &[Said]) -> Option<Said> {
             || (close == ']' && rest.trim_start().starts_with('('));
         let is_known = known.iter().any(|said| said.count == Some(count) && said.total == Some(total));
         if ends && !is_known && count <= total && count.fract() == 0.0 && total.fract() == 0.0 {
-            let label = label_of(&line[..at]);
+            let builds = close == ']' && line[..at].trim().is_empty() && is_build(rest);
+            let label = if builds { BUILDING.to_owned() } else { label_of(&line[..at]) };
             return Some(Said {
                 unit: "it".into(),
                 count: Some(count),
@@ -311,6 +314,15 @@ fn brackets(line: &str, known: &[Said]) -> Option<Said> {
         }
     }
     None
+}
+
+/// Whether what stands behind a count in brackets is a step of ninja or CMake, as where PyTorch builds an extension:
+/// `[4/8] c++ -MMD ...`, `[4/8] Building CXX object ...`.
+fn is_build(rest: &str) -> bool {
+    const COMPILERS: [&str; 8] = ["c++", "g++", "clang++", "cc", "gcc", "clang", "nvcc", "hipcc"];
+    let first = rest.trim_start_matches([']', ' ']).split(' ').next().unwrap_or_default();
+    let program = first.rsplit('/').next().unwrap_or_default();
+    matches!(first, "Building" | "Linking" | "Compiling") || COMPILERS.contains(&program)
 }
 
 /// `812.3 samples/s`, `tokens/sec: 5210`, `2.3 s/it`, `135 ms/step`, `30 fps`: items a second and their unit.

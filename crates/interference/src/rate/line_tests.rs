@@ -2,6 +2,7 @@
 //! transformers 4 and 5, and of well-known training scripts.
 
 use super::*;
+use crate::rate::Kind;
 
 /// `unit count/total @per_s "label"` for each report.
 fn told(line: &str) -> String {
@@ -112,8 +113,28 @@ fn lightning_bars() {
             "it 0/2 \"sanity checking dataloader\"",
         ),
     ]);
-    assert!(read("Validation DataLoader 0:  50%|█████ | 5/10 [00:00<00:00, 52.3it/s]")[0].is_aside());
-    assert!(!read("Epoch 0:  45%|████▌ | 450/1000 [00:12<00:15, 36.20it/s]")[0].is_aside());
+    for (line, kind) in [
+        ("Epoch 0:  45%|████▌ | 450/1000 [00:12<00:15, 36.20it/s]", Kind::Work),
+        ("[ 10/5005] loss 3.2", Kind::Work),
+        ("[4/8] accuracy 0.9", Kind::Work),
+        ("Validation DataLoader 0:  50%|█████ | 5/10 [00:00<00:00, 52.3it/s]", Kind::Evaluating),
+        (
+            "  Class  Images  Box(P  R  mAP50  mAP50-95): 50%|███ | 2/4 [00:01<00:01, 1.9it/s]",
+            Kind::Evaluating,
+        ),
+        (
+            "Loading safetensors checkpoint shards:  60% Completed | 3/5 [00:02<00:01,  1.21it/s]",
+            Kind::Preparing,
+        ),
+        ("Sanity Checking DataLoader 0:  50%|█████ | 1/2 [00:00<00:00, 52.3it/s]", Kind::Preparing),
+        ("Map (num_proc=4):  45%|████▌ | 4500/10000 [00:04<00:05, 1034.12 examples/s]", Kind::Preparing),
+        ("Capturing CUDA graph shapes: 100%|██████| 67/67 [00:17<00:00,  3.79it/s]", Kind::Preparing),
+        ("[4/8] c++ -MMD -MF main.o.d -c main.cpp -o main.o", Kind::Preparing),
+        ("[1/3] /usr/local/cuda/bin/nvcc --generate-dependencies-with-compile", Kind::Preparing),
+        ("[12/90] Building CXX object a.o", Kind::Preparing),
+    ] {
+        assert_eq!(read(line)[0].kind(), kind, "{line}");
+    }
 }
 
 #[test]

@@ -44,9 +44,23 @@ impl Said {
         }
     }
 
-    /// Whether the words before the number say that it is not the work itself: evaluation, loading, preparing.
-    pub(crate) fn is_aside(&self) -> bool {
-        const ASIDE: [&str; 14] = [
+    /// What the words before the number say that it is.
+    pub(crate) fn kind(&self) -> Kind {
+        const PREPARING: [&str; 11] = [
+            "loading",
+            "downloading",
+            "fetching",
+            "sanity",
+            "capturing",
+            "tokenizing",
+            "tokenizer",
+            "building",
+            "compiling",
+            "resolving",
+            "extracting",
+        ];
+        // A mean average precision is told of evaluations.
+        const EVALUATING: [&str; 10] = [
             "val",
             "valid",
             "validation",
@@ -56,12 +70,28 @@ impl Said {
             "evaluating",
             "test",
             "testing",
-            "sanity",
-            "loading",
             "map",
-            "downloading",
-            "fetching",
         ];
-        self.label.split(' ').any(|word| ASIDE.contains(&word))
+        let mut words = self.label.split(' ');
+        // Hugging Face's datasets name the bar of `map` after it.
+        if self.label.split(' ').next() == Some("map") || words.clone().any(|word| PREPARING.contains(&word))
+        {
+            Kind::Preparing
+        } else if words.any(|word| EVALUATING.contains(&word)) {
+            Kind::Evaluating
+        } else {
+            Kind::Work
+        }
     }
+}
+
+/// What a count is of; what tells most of a task comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// The task's work, as far as is known.
+    Work,
+    /// It evaluates, which is work of a kind, and all that some tasks do.
+    Evaluating,
+    /// It loads, downloads, compiles or checks: its work is still to come.
+    Preparing,
 }

@@ -4,7 +4,7 @@
 //! Each is a stream of its own. The rate is that of one stream, the one that tells most:
 //!
 //! - heartbeats before printed counts, printed counts before averages that the task prints, these before activity;
-//! - what is not evaluation, loading or preparing;
+//! - work before evaluation, and that before loading and the like;
 //! - of those that were under way for about as long, the finer one.
 //!
 //! A count that falls back has started anew (the bar of the next epoch): a new segment, whose beginning adds neither
@@ -16,10 +16,10 @@ mod done;
 
 pub use done::Done;
 
-use super::Said;
 use super::beat::Beat;
 use super::latency::{Latencies, P99, Told};
 use super::printed::Report;
+use super::{Kind, Said};
 use crate::profile::{Rate, RateSource};
 use std::collections::VecDeque;
 use std::fmt;
@@ -86,6 +86,8 @@ pub struct Measured {
     pub cv: Option<f64>,
     /// Whether it is an average that the task printed, rather than counted here.
     pub is_average: bool,
+    /// Whether the task says that it loads or prepares otherwise: its work is still to come.
+    pub prepares: bool,
     /// How far it can be trusted.
     pub quality: Quality,
 }
@@ -132,7 +134,7 @@ struct Stream {
     key: String,
     unit: String,
     label: String,
-    aside: bool,
+    kind: Kind,
     marks: VecDeque<Mark>,
     /// Averages that the task printed: time, items a second.
     averages: VecDeque<(f64, f64)>,
@@ -229,7 +231,7 @@ impl Tally {
             key,
             unit: said.unit.clone(),
             label: said.label.clone(),
-            aside: said.is_aside(),
+            kind: said.kind(),
             marks: VecDeque::new(),
             averages: VecDeque::new(),
             top: None,
@@ -334,26 +336,21 @@ impl Tally {
         let streams = || self.streams.iter().filter(|s| s.source == source);
         let counted: Vec<(&Stream, Measured)> =
             streams().filter_map(|s| Some((s, self.counted(s, from_s, to_s, pause_s)?))).collect();
-        let main = counted.iter().any(|(s, _)| !s.aside);
-        let longest =
-            counted.iter().filter(|(s, _)| s.aside != main).map(|(_, m)| m.live_s).fold(0.0, f64::max);
-        let best = counted
-            .into_iter()
-            .filter(|(s, m)| s.aside != main && m.live_s >= ABOUT_AS_LONG * longest)
-            .max_by(|(_, a), (_, b)| {
-                (a.advances, a.counted)
-                    .partial_cmp(&(b.advances, b.counted))
-                    .unwrap_or(std::cmp::Ordering::Equal)
-            });
+        let main = counted.iter().map(|(s, _)| s.kind).min();
+        let counted = || counted.iter().filter(|(s, _)| Some(s.kind) == main);
+        let longest = counted().map(|(_, m)| m.live_s).fold(0.0, f64::max);
+        let best = counted().filter(|(_, m)| m.live_s >= ABOUT_AS_LONG * longest).max_by(|(_, a), (_, b)| {
+            (a.advances, a.counted).partial_cmp(&(b.advances, b.counted)).unwrap_or(std::cmp::Ordering::Equal)
+        });
         if let Some((_, best)) = best {
-            return Some(best);
+            return Some(best.clone());
         }
         // An average that is printed beside a count may hold the start-up: the first one of a training does. The counts tell, once there are more.
         if streams().any(|s| s.top.is_some() && s.unit != EPOCHS) {
             return None;
         }
-        let averaged = streams().filter(|s| !s.aside).chain(streams().filter(|s| s.aside));
-        averaged.filter_map(|s| s.averaged(from_s, to_s)).next()
+        let averaged = streams().filter_map(|s| Some((s.kind, s.averaged(from_s, to_s)?)));
+        averaged.min_by_key(|(kind, _)| *kind).map(|(_, averaged)| averaged)
     }
 
     /// The rate of a stream from its counts.
@@ -398,7 +395,7 @@ impl Tally {
     /// When the task first counted something itself, seconds on the caller's clock.
     #[must_use]
     pub fn began_s(&self) -> Option<f64> {
-        let own = self.streams.iter().filter(|s| s.source != RateSource::Activity && !s.aside);
+        let own = self.streams.iter().filter(|s| s.source != RateSource::Activity && s.kind == Kind::Work);
         own.filter(|s| s.marks.len() > 1)
             .filter_map(|s| s.marks.front())
             .map(|m| m.at_s)
@@ -521,12 +518,23 @@ impl Stream {
         let rate = self.rate(counted / live_s);
         let span_s = (first.at_s, last.at_s);
         let cv = self.variation(start, end);
-        Some(Measured { rate, span_s, live_s, counted, advances, gaps_s, cv, is_average: false, quality })
+        Some(Measured {
+            rate,
+            span_s,
+            live_s,
+            counted,
+            advances,
+            gaps_s,
+            cv,
+            is_average: false,
+            prepares: self.kind == Kind::Preparing,
+            quality,
+        })
     }
 
     fn rate(&self, per_s: f64) -> Rate {
         let (unit, source) = (Some(self.unit.clone()), Some(self.source));
-        Rate { per_s, unit, source, aside: self.aside, pauses: None }
+        Rate { per_s, unit, source, aside: self.kind != Kind::Work, pauses: None }
     }
 
     /// Coefficient of variation of the rate between about [`PIECES`] marks.
@@ -562,6 +570,7 @@ impl Stream {
             gaps_s: (0.0, 0.0),
             cv: None,
             is_average: true,
+            prepares: self.kind == Kind::Preparing,
             quality: Quality::Poor,
         })
     }

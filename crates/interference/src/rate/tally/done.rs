@@ -1,6 +1,6 @@
 //! How much of all its work a task has done, by its own counts: `step 300/1000`, bars, epochs.
 
-use super::{Mark, RateSource, Stream, Tally};
+use super::{Kind, Mark, RateSource, Stream, Tally};
 
 /// Marks from which a pace can be told.
 const PACED: usize = 3;
@@ -35,7 +35,7 @@ impl Tally {
     #[must_use]
     pub fn done(&self, still: &[(f64, f64)]) -> Option<Done> {
         [RateSource::Heartbeat, RateSource::Printed].into_iter().find_map(|source| {
-            let all = || self.streams.iter().filter(|s| s.source == source && !s.aside);
+            let all = || self.streams.iter().filter(|s| s.source == source && s.kind == Kind::Work);
             let whole: Vec<Whole<'_>> = all().filter_map(Whole::of).collect();
             let latest = |a: &&Whole<'_>, b: &&Whole<'_>| a.last.at_s.total_cmp(&b.last.at_s);
             let epochs = whole.iter().filter(|w| w.is_epochs()).max_by(latest);
