@@ -27,7 +27,7 @@ use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{Answered, Models, PROFILE, SETTLING, Together, WARM_UP};
 use carma_interference::profile::{self, Metrics, Pauses, Profile, Profiles, Rate, Stat};
 use carma_interference::rate::latency::P99;
-use carma_interference::rate::tally::{Done, Measured};
+use carma_interference::rate::tally::{Counter, Done, Measured};
 use carma_interference::{lucid, outlook};
 use carma_memory::history::oldest_of_most;
 use serde::{Deserialize, Serialize};
@@ -140,6 +140,8 @@ struct Watch {
     alone: Option<Alone>,
     /// Rate alone of this very process.
     rate: Option<Rate>,
+    /// The count of its work, as far as is known.
+    counter: Option<Counter>,
     /// Seconds between two counts, alone.
     gap_s: Option<f64>,
     /// Up to when its progress was measured.
@@ -381,7 +383,7 @@ impl Slowdowns {
             }
             let active = stepless_since(job.spec.id, &gpus);
             if let Some(active) = active.filter(|active| watch.first_look <= *active + ADOPTED) {
-                let counted = self.paces.rate(job.spec.id, active, now);
+                let counted = self.paces.rate(job.spec.id, active, now, None);
                 let steps = |rate: &Measured| rate.advances >= ADVANCES && !rate.prepares;
                 let began = counted.filter(steps).map(|rate| first_step(&rate));
                 inputs.extend(began.map(|began| Input::Stepped {
@@ -529,7 +531,10 @@ impl Slowdowns {
         let works = self.paces.began(id).is_some()
             || watch.rate.as_ref().or_else(known).is_some_and(|rate| !rate.aside);
         // Once it has counted its work, an evaluation is no measure of it, and loading never is.
-        let rate = self.paces.rate(id, from, now).filter(|r| !(r.prepares || (r.rate.aside && works)));
+        let rate = self.paces.rate(id, from, now, watch.counter.as_ref());
+        let rate = rate.filter(|r| !(r.prepares || (r.rate.aside && works)));
+        // Nor is another count, as long as that of its work may go on: its evaluation may be a bar without a name.
+        let rate = rate.filter(|rate| is_own(&self.paces, id, watch.counter.as_ref(), rate, now));
         let rate = rate.and_then(|rate| between_pauses(&self.paces, id, (from, now), window, rate));
         let counted = rate.as_ref().filter(|r| r.advances >= ADVANCES).map(|r| r.rate.clone());
         let mut profile = Profile {
@@ -546,6 +551,9 @@ impl Slowdowns {
             gpus.iter().filter_map(|gpu| gpu.tenant(id)?.peak).max().map(|peak| Stat::of(peak.0 as f64));
         if let (Some(counted), Some(rate)) = (&counted, &rate) {
             watch.rate = Some(counted.clone());
+            if !counted.aside {
+                watch.counter = Some(rate.counter.clone());
+            }
             watch.gap_s = (rate.advances > 0).then(|| rate.live_s / rate.advances as f64);
         }
         let busy = if fine { profile.metrics.smact_pct } else { profile.metrics.gpu_util_pct };
@@ -614,30 +622,32 @@ impl Slowdowns {
         if over < window {
             return None;
         }
-        let gap_s = watch.gap_s;
+        let (gap_s, counter) = (watch.gap_s, watch.counter.clone());
         let pauses = known.as_ref().and_then(|alone| alone.pauses);
-        let rate = self.paces.rate_between(id, from, now, pauses);
+        let rate = self.paces.rate_between(id, from, now, pauses, counter.as_ref());
         let alone = known.filter(|alone| alone.per_s > 0.0);
-        let silent_s = match &rate {
-            Some(rate) => now.0 as f64 / 1000.0 - rate.span_s.1,
-            None => over.0 as f64 / 1000.0,
-        };
-        // Counted otherwise, or something else is counted (it evaluates or loads): no part of the rate alone.
-        let is_part = |rate: &Measured, alone: &Rate| rate.rate.counts_like(alone) && !rate.prepares;
+        let silence = || Some(self.paces.silence(id, counter.as_ref(), now)?.min(over).0 as f64 / 1000.0);
+        // Something else is counted: it loads, or evaluates with a bar that has no name.
+        let other = |rate: &Measured| rate.prepares || !is_own(&self.paces, id, counter.as_ref(), rate, now);
+        let is_part = |rate: &Measured, alone: &Rate| rate.rate.counts_like(alone) && !other(rate);
         let progress = match (&rate, &alone) {
             (Some(rate), Some(alone)) if rate.advances >= ADVANCES && is_part(rate, alone) => {
                 Some(rate.rate.per_s / alone.per_s)
             }
             (rate, Some(alone))
                 if rate.as_ref().is_none_or(|rate| is_part(rate, alone))
-                    && gap_s.is_some_and(|gap| silent_s >= longest_silence(gap, pauses))
+                    && gap_s
+                        .zip(silence())
+                        .is_some_and(|(gap, silent)| silent >= longest_silence(gap, pauses))
                     && self.paces.is_heard(id, from) =>
             {
                 Some(0.0)
             }
             _ => None,
         };
-        let together = rate.filter(|r| r.advances >= ADVANCES && !r.prepares).map(|r| r.rate);
+        let together = rate.filter(|r| r.advances >= ADVANCES && !other(r));
+        let counts = together.as_ref().filter(|r| !r.rate.aside).map(|r| r.counter.clone()).or(counter);
+        let together = together.map(|r| r.rate);
         let of = alone.as_ref().filter(|alone| together.as_ref().is_none_or(|now| now.counts_like(alone)));
         self.publish(id, Some(rate_view(together.as_ref(), of, progress)));
         let mut at_most = || {
@@ -651,7 +661,7 @@ impl Slowdowns {
             None => (true, at_most()?),
         };
         let watch = self.watched.get_mut(&id)?;
-        watch.measured = now;
+        (watch.measured, watch.counter) = (now, counts);
         Some((progress, over, at_most))
     }
 
@@ -913,6 +923,7 @@ impl Watch {
             began: now,
             alone: None,
             rate: None,
+            counter: None,
             gap_s: None,
             measured: now,
             latency_measured: now,
@@ -1057,6 +1068,13 @@ fn faster(fastest: &mut BTreeMap<(u64, String), Rate>, key: (u64, String), now: 
     (most.per_s > 0.0).then(|| now.per_s / most.per_s)
 }
 
+/// Whether a rate is of the count of a job's work, or of one that has taken its place. Where bars of evaluation have words it is known
+/// without.
+fn is_own(paces: &Paces, id: JobId, own: Option<&Counter>, rate: &Measured, now: Millis) -> bool {
+    let is = |own: &Counter| own.is(&rate.counter) || paces.is_superseded(id, own, &rate.counter, now);
+    rate.rate.aside || own.is_none_or(is)
+}
+
 /// A rate alone without the pauses of the job's own that are in it: beside others it is measured over windows that may be shorter than one.
 /// Those below a third of a window average out.
 fn between_pauses(
@@ -1073,7 +1091,7 @@ fn between_pauses(
     // The beginning or end of a pause in a window is one, too.
     let over_s = (3.0 * gap_s).max(window_s / 5.0);
     let pauses = Some(Pauses { over_s, longest_s });
-    let rate = paces.rate_between(id, from, to, pauses)?;
+    let rate = paces.rate_between(id, from, to, pauses, Some(&rate.counter))?;
     Some(Measured { rate: Rate { pauses, ..rate.rate }, ..rate })
 }
 

@@ -147,11 +147,13 @@ fn host(host: HostView) -> String {
 fn rate(rate: &RateView) -> String {
     let unit = rate.unit.as_deref().unwrap_or("steps");
     let number = |per_s: f64| if per_s < 10.0 { format!("{per_s:.3}") } else { format!("{per_s:.1}") };
-    let mut words = match rate.per_s {
-        Some(per_s) => format!("{} {unit}/s", number(per_s)),
-        None => "not known: it sends no heartbeat and prints no progress".into(),
+    let mut words = match (rate.per_s, rate.alone_per_s) {
+        (Some(per_s), _) => format!("{} {unit}/s", number(per_s)),
+        (None, Some(_)) if rate.progress.is_some() => "no progress in the last window".into(),
+        (None, Some(_)) => "not known for the last window".into(),
+        (None, None) => "not known: it sends no heartbeat and prints no progress".into(),
     };
-    if let Some(source) = &rate.source {
+    if let Some(source) = rate.source.as_ref().filter(|_| rate.per_s.is_some()) {
         let _ = write!(words, " by {source}");
     }
     if let (Some(progress), Some(alone)) = (rate.progress, rate.alone_per_s) {
@@ -343,6 +345,24 @@ pub(crate) mod tests {
     use super::*;
     use carma_api::wire::{CheckpointSignal, LeftView, ReasonView, SpellView};
     use carma_core::model::SharingMode;
+
+    #[test]
+    fn a_rate_has_a_source_where_it_is_known() {
+        let told = |per_s, alone_per_s, progress| {
+            let source = per_s.or(alone_per_s).map(|_: f64| "printed progress".to_owned());
+            rate(&RateView { per_s, alone_per_s, progress, source, ..RateView::default() })
+        };
+        assert_eq!(
+            told(Some(5.0), Some(10.0), Some(0.5)),
+            "5.000 steps/s by printed progress; 0.50 of the 10.0 alone"
+        );
+        assert_eq!(
+            told(None, Some(10.0), Some(0.0)),
+            "no progress in the last window; 0.00 of the 10.0 alone"
+        );
+        assert_eq!(told(None, Some(10.0), None), "not known for the last window");
+        assert_eq!(told(None, None, None), "not known: it sends no heartbeat and prints no progress");
+    }
 
     pub(crate) fn detail() -> JobDetail {
         let mut job = job(

@@ -7,7 +7,7 @@ use carma_core::state::State;
 use carma_core::units::Millis;
 use carma_interference::profile::Pauses;
 use carma_interference::rate::latency::P99;
-use carma_interference::rate::tally::{Done, Measured, Tally};
+use carma_interference::rate::tally::{Counter, Done, Measured, Tally};
 #[cfg(test)]
 use carma_interference::rate::{
     Said,
@@ -139,10 +139,11 @@ impl Paces {
         let _ = std::fs::remove_dir_all(self.dir.join(format!("{job}.{attempt}")));
     }
 
-    /// The rate of a job's present attempt over a span of the daemon's time; `None` also while its supervisor is silent.
+    /// The rate of a job's present attempt over a span of the daemon's time; `None` also while its supervisor is silent. `own`: the
+    /// count of its work, as far as that is known.
     #[must_use]
-    pub fn rate(&self, job: JobId, from: Millis, to: Millis) -> Option<Measured> {
-        self.rate_between(job, from, to, None)
+    pub fn rate(&self, job: JobId, from: Millis, to: Millis, own: Option<&Counter>) -> Option<Measured> {
+        self.rate_between(job, from, to, None, own)
     }
 
     /// The same without the job's own pauses.
@@ -153,6 +154,7 @@ impl Paces {
         from: Millis,
         to: Millis,
         pauses: Option<Pauses>,
+        own: Option<&Counter>,
     ) -> Option<Measured> {
         let paced = self.lock();
         let paced = paced.values().find(|paced| paced.job == job)?;
@@ -160,7 +162,23 @@ impl Paces {
             return None;
         }
         let pause_s = pauses.map_or(f64::INFINITY, |pauses| pauses.over_s);
-        paced.tally.best_between(seconds(from), seconds(to), pause_s)
+        paced.tally.best_between(seconds(from), seconds(to), pause_s, own)
+    }
+
+    /// Whether another count of a job's present attempt has taken the place of `own`.
+    #[must_use]
+    pub fn is_superseded(&self, job: JobId, own: &Counter, other: &Counter, now: Millis) -> bool {
+        let paced = self.lock();
+        let paced = paced.values().find(|paced| paced.job == job);
+        paced.is_some_and(|paced| paced.tally.is_superseded(own, other, seconds(now)))
+    }
+
+    /// For how long a job's present attempt has counted nothing; `None`: its count is at its end, or it has none.
+    #[must_use]
+    pub fn silence(&self, job: JobId, own: Option<&Counter>, now: Millis) -> Option<Millis> {
+        let paced = self.lock();
+        let since_s = paced.values().find(|paced| paced.job == job)?.tally.silent_since_s(own)?;
+        Some(Millis(((seconds(now) - since_s).max(0.0) * 1000.0) as u64))
     }
 
     /// When a job's present attempt first counted its work itself (not an evaluation, say), as far as it was heard.
@@ -194,7 +212,8 @@ impl Paces {
         paced.tally.p99(seconds(from), seconds(to))
     }
 
-    /// How far the running jobs are by their own counts, those that say. While they are suspended they do nothing.
+    /// How far the running jobs are by their own counts, those that say, and do not go on after the end of what they count. While they
+    /// are suspended they do nothing.
     #[must_use]
     pub fn done(&self, state: &State, now: Millis) -> BTreeMap<JobId, Done> {
         let still = |job: JobId| {
@@ -204,7 +223,8 @@ impl Paces {
         };
         let paced = self.lock();
         let heard = paced.values().filter(|paced| paced.heard.elapsed() <= SILENCE);
-        heard.filter_map(|paced| Some((paced.job, paced.tally.done(&still(paced.job))?))).collect()
+        let done = |paced: &Paced| paced.tally.done(&still(paced.job)).filter(|d| !d.is_past(seconds(now)));
+        heard.filter_map(|paced| Some((paced.job, done(paced)?))).collect()
     }
 
     /// Tells which jobs run, with the pids of their supervisors.

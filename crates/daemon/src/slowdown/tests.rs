@@ -625,7 +625,8 @@ fn a_process_of_others_begins_the_time_alone_anew() {
 #[test]
 fn a_count_is_passed_on_as_it_grows_and_not_for_ever() {
     let mut watch = Watch::new(1, Millis::ZERO);
-    let mut counts = |share| watch.counts(&Done { share, per_s: None, at_s: 0.0 }).map(|share| share.0);
+    let mut counts =
+        |share| watch.counts(&Done { share, per_s: None, at_s: 0.0, took_s: 0.0 }).map(|share| share.0);
     assert_eq!(
         [0.01, 0.05, 0.07, 0.11, 0.13].map(&mut counts),
         [Some(100), None, Some(700), None, Some(1300)]
@@ -952,4 +953,55 @@ fn loading_is_no_first_step_and_an_evaluation_is() {
     assert_eq!((bars.alone(), bars.kept()), (None, None));
     bars.print(("  20%|## | ", 10_000), 10, 40);
     assert!(about(bars.alone(), 10.0) && about(bars.kept(), 10.0));
+}
+
+/// The Hugging Face Trainer, Keras and others give their bars of evaluation no words.
+#[test]
+fn an_evaluation_without_a_word_is_no_slowdown() {
+    let (training, evaluation) = (("  20%|## | ", 10_000), (" 20%|## | ", 200));
+    let mut bars = Bars::new();
+    bars.print(training, 10, 40);
+    bars.interrupt();
+    bars.print(evaluation, 1, 100);
+    assert!(about(bars.alone(), 10.0) && about(bars.kept(), 10.0), "{:?} {:?}", bars.alone(), bars.kept());
+    bars.neighbor();
+    let judged = |bars: &mut Bars| {
+        bars.print(training, 10, 40);
+        assert!(about(bars.measured(), 1.0), "{:?}", bars.measured());
+        for _ in 0..60 {
+            bars.print(evaluation, 1, 1);
+            assert!(about(bars.measured(), 1.0), "{:?}", bars.measured());
+        }
+        bars.print(training, 5, 40);
+        assert!(about(bars.measured(), 0.5), "a slowdown is: {:?}", bars.measured());
+    };
+    judged(&mut bars);
+    // Another run of the command, which is longer and was never alone.
+    let mut next = Bars::new();
+    let spec = next.host.state.job(next.job).unwrap().spec.clone();
+    let profile = bars.host.slowdowns.profile(bars.job.0, GPU).unwrap().clone();
+    next.host.slowdowns.keep(&spec, GPU, profile, next.host.now);
+    next.neighbor();
+    next.done.insert(evaluation.0, 0);
+    judged(&mut next);
+    // A bar that is gone for good makes way.
+    let mut bars = Bars::new();
+    bars.print(("  20%|## | ", 30), 2, 15);
+    bars.print((" 20%|## | ", 10_000), 10, 60);
+    assert!(about(bars.alone(), 10.0), "{:?}", bars.alone());
+}
+
+/// A bar that is at its end tells no more, whatever the job does.
+#[test]
+fn what_is_finished_and_silent_does_not_stand_still() {
+    for (total, still) in [(400, false), (1_000, true)] {
+        let mut bars = Bars::new();
+        bars.print(("Processing:  20%|## | ", total), 10, 40);
+        assert!(about(bars.alone(), 10.0));
+        bars.neighbor();
+        bars.host.see(120);
+        assert_eq!(bars.measured(), still.then_some(0.0));
+        let done = bars.host.slowdowns.paces.done(&bars.host.state, bars.host.now);
+        assert_eq!(done.contains_key(&bars.job), still, "{done:?}");
+    }
 }

@@ -21,6 +21,7 @@ use super::latency::{Latencies, P99, Told};
 use super::printed::Report;
 use super::{Kind, Said};
 use crate::profile::{Rate, RateSource};
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::fmt;
 
@@ -43,6 +44,10 @@ const JUMP: f64 = 10.0;
 const EQUAL_JUMP: f64 = 2.0;
 /// Streams that were under way for at least this share of the longest compete by fineness.
 const ABOUT_AS_LONG: f64 = 0.5;
+/// Bars without a name whose lengths differ by this share at most are one.
+const ALIKE: f64 = 0.1;
+/// A count that goes on is gone for good when it has been silent for so long, and for longer than it was under way, seconds.
+const GONE_S: f64 = 600.0;
 /// Pieces of a window whose rates give its variation.
 const PIECES: usize = 10;
 
@@ -67,9 +72,33 @@ impl fmt::Display for Quality {
     }
 }
 
+/// Which of a task's counts it is. It is a hint within one run: another run may be longer, and its bars with it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Counter {
+    source: RateSource,
+    unit: String,
+    label: String,
+    /// Of a bar without a name, how long it is.
+    total: Option<f64>,
+}
+
+impl Counter {
+    /// Whether both are one. Epochs may differ a little in length.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        let lengths = match (self.total, other.total) {
+            (Some(a), Some(b)) => (a - b).abs() <= ALIKE * a.max(b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        lengths && (self.source, &self.unit, &self.label) == (other.source, &other.unit, &other.label)
+    }
+}
+
 /// A rate over a window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
+    /// What was counted.
+    pub counter: Counter,
     /// The rate with its unit and source.
     pub rate: Rate,
     /// First and last count that it comes from, seconds on the caller's clock.
@@ -315,34 +344,85 @@ impl Tally {
     /// The best rate over a window, by the order above. `None`: nothing was counted in it.
     #[must_use]
     pub fn best(&self, from_s: f64, to_s: f64) -> Option<Measured> {
-        self.best_between(from_s, to_s, f64::INFINITY)
+        self.best_between(from_s, to_s, f64::INFINITY, None)
     }
 
-    /// The same without silences of more than `pause_s` seconds.
+    /// The same without silences of more than `pause_s` seconds. `own`: the count of the task's work as far as is known, which
+    /// goes before others of its source.
     #[must_use]
-    pub fn best_between(&self, from_s: f64, to_s: f64, pause_s: f64) -> Option<Measured> {
+    pub fn best_between(
+        &self,
+        from_s: f64,
+        to_s: f64,
+        pause_s: f64,
+        own: Option<&Counter>,
+    ) -> Option<Measured> {
         [RateSource::Heartbeat, RateSource::Printed, RateSource::Activity]
             .into_iter()
-            .find_map(|source| self.between(source, from_s, to_s, pause_s))
+            .find_map(|source| self.between(source, from_s, to_s, pause_s, own))
+    }
+
+    /// Whether `other` takes the place of `own` as the count of the task's work: that is gone for good, or at its end while
+    /// the other has gone on for half as long. Bars of evaluation come between those of training, and are shorter.
+    #[must_use]
+    pub fn is_superseded(&self, own: &Counter, other: &Counter, now_s: f64) -> bool {
+        let of = |counter: &Counter| {
+            let counter = counter.clone();
+            self.streams.iter().filter(move |s| counter.is(&s.counter()))
+        };
+        let live_s = |counter: &Counter| {
+            of(counter).filter_map(|s| s.marks.back()).map(|mark| mark.live_s).fold(0.0, f64::max)
+        };
+        let Some(last) = of(own).max_by(|a, b| a.seen_s.total_cmp(&b.seen_s)) else { return true };
+        now_s - last.seen_s > live_s(own).max(GONE_S)
+            || (last.is_over() && live_s(other) > ABOUT_AS_LONG * live_s(own))
+    }
+
+    /// Since when nothing that the task counts itself has risen, seconds on the caller's clock. `None`: the count `own`, or the last one that
+    /// rose, is at its end, so that its silence tells nothing; or nothing was counted.
+    #[must_use]
+    pub fn silent_since_s(&self, own: Option<&Counter>) -> Option<f64> {
+        let counts = || self.streams.iter().filter(|s| s.source != RateSource::Activity);
+        let rose = |s: &Stream| Some(s.marks.back()?.at_s);
+        let last = |a: &&Stream, b: &&Stream| rose(a).partial_cmp(&rose(b)).unwrap_or(Ordering::Equal);
+        let latest = counts().max_by(last)?;
+        let main = counts().filter(|s| own.is_some_and(|own| own.is(&s.counter()))).max_by(last);
+        if main.unwrap_or(latest).is_over() { None } else { rose(latest) }
     }
 
     /// The best rate of one source.
     #[must_use]
     pub fn of(&self, source: RateSource, from_s: f64, to_s: f64) -> Option<Measured> {
-        self.between(source, from_s, to_s, f64::INFINITY)
+        self.between(source, from_s, to_s, f64::INFINITY, None)
     }
 
-    fn between(&self, source: RateSource, from_s: f64, to_s: f64, pause_s: f64) -> Option<Measured> {
+    fn between(
+        &self,
+        source: RateSource,
+        from_s: f64,
+        to_s: f64,
+        pause_s: f64,
+        own: Option<&Counter>,
+    ) -> Option<Measured> {
         let streams = || self.streams.iter().filter(|s| s.source == source);
         let counted: Vec<(&Stream, Measured)> =
             streams().filter_map(|s| Some((s, self.counted(s, from_s, to_s, pause_s)?))).collect();
         let main = counted.iter().map(|(s, _)| s.kind).min();
-        let counted = || counted.iter().filter(|(s, _)| Some(s.kind) == main);
-        let longest = counted().map(|(_, m)| m.live_s).fold(0.0, f64::max);
-        let best = counted().filter(|(_, m)| m.live_s >= ABOUT_AS_LONG * longest).max_by(|(_, a), (_, b)| {
-            (a.advances, a.counted).partial_cmp(&(b.advances, b.counted)).unwrap_or(std::cmp::Ordering::Equal)
-        });
-        if let Some((_, best)) = best {
+        let is_own = |m: &Measured| own.is_some_and(|own| own.is(&m.counter));
+        let pick = |all: bool| {
+            let counted = || {
+                let of_kind = counted.iter().filter(|(s, _)| Some(s.kind) == main);
+                of_kind.map(|(_, m)| m).filter(move |m| all || is_own(m))
+            };
+            let longest = counted().map(|m| m.live_s).fold(0.0, f64::max);
+            counted().filter(|m| m.live_s >= ABOUT_AS_LONG * longest).max_by(|a, b| {
+                (a.advances, a.counted).partial_cmp(&(b.advances, b.counted)).unwrap_or(Ordering::Equal)
+            })
+        };
+        let best = pick(true);
+        let goes_on = |own| best.is_some_and(|best| !self.is_superseded(own, &best.counter, to_s));
+        let best = own.filter(|own| goes_on(own)).and_then(|_| pick(false)).or(best);
+        if let Some(best) = best {
             return Some(best.clone());
         }
         // An average that is printed beside a count may hold the start-up: the first one of a training does. The counts tell, once there are more.
@@ -404,6 +484,21 @@ impl Tally {
 }
 
 impl Stream {
+    fn counter(&self) -> Counter {
+        let is_bar = self.source == RateSource::Printed && self.label.is_empty();
+        Counter {
+            source: self.source,
+            unit: self.unit.clone(),
+            label: self.label.clone(),
+            total: self.total.filter(|_| is_bar),
+        }
+    }
+
+    /// Whether it has counted all that there is.
+    fn is_over(&self) -> bool {
+        self.top.zip(self.total).is_some_and(|(top, total)| top >= total)
+    }
+
     /// What it fell from, if a rise from `top` to `count` leads back there rather than on.
     fn back(&self, top: f64, count: f64) -> Option<Fallen> {
         let fallen = self.fallen.filter(|fallen| count > top && count >= fallen.count)?;
@@ -519,6 +614,7 @@ impl Stream {
         let span_s = (first.at_s, last.at_s);
         let cv = self.variation(start, end);
         Some(Measured {
+            counter: self.counter(),
             rate,
             span_s,
             live_s,
@@ -562,6 +658,7 @@ impl Stream {
         let per_s = carma_stats::high_median(&inside)?;
         let span_s = (times().fold(to_s, f64::min), times().fold(from_s, f64::max));
         Some(Measured {
+            counter: self.counter(),
             rate: self.rate(per_s),
             span_s,
             live_s: span_s.1 - span_s.0,

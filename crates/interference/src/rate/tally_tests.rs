@@ -306,8 +306,9 @@ fn pauses_are_left_out_where_that_is_asked_for() {
     let all = tally.best(0.0, 50.0).unwrap();
     assert!((all.rate.per_s - 6.0).abs() < 0.1, "{all:?}");
     assert!((all.gaps_s.0 - 0.1).abs() < 0.01 && (all.gaps_s.1 - 10.1).abs() < 0.01, "{all:?}");
-    let works =
-        |from, to| tally.best_between(from, to, 3.0).map(|rate| (rate.rate.per_s * 10.0).round() / 10.0);
+    let works = |from, to| {
+        tally.best_between(from, to, 3.0, None).map(|rate| (rate.rate.per_s * 10.0).round() / 10.0)
+    };
     for (from, to) in [(0.0, 50.0), (5.0, 18.0), (15.0, 28.0), (0.0, 60.0)] {
         assert_eq!(works(from, to), Some(10.0), "{from} to {to}");
     }

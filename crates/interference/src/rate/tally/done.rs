@@ -14,9 +14,17 @@ pub struct Done {
     pub per_s: Option<f64>,
     /// When the count last rose, seconds on the caller's clock; later by the time that the task has stood still since.
     pub at_s: f64,
+    /// Time that it has counted for, seconds.
+    pub took_s: f64,
 }
 
 impl Done {
+    /// Whether it goes on for longer after its count was at its end than that took: what it counted was not all that it does.
+    #[must_use]
+    pub fn is_past(&self, now_s: f64) -> bool {
+        self.share >= 1.0 && now_s - self.at_s > self.took_s
+    }
+
     /// What is left at a time if it goes on as it did, seconds.
     #[must_use]
     pub fn left_s(&self, now_s: f64) -> Option<f64> {
@@ -118,6 +126,7 @@ impl<'a> Whole<'a> {
         Done {
             share: share.clamp(0.0, 1.0),
             per_s: per_s.filter(|_| marks.len() >= PACED),
+            took_s: ran(self.first.at_s, self.last.at_s),
             at_s: self.last.at_s + overlap(still, self.last.at_s, f64::INFINITY),
         }
     }
@@ -267,5 +276,9 @@ mod tests {
         let told = tally.done(&[]).unwrap();
         assert_eq!((told.share, told.left_s(9.0)), (0.1, Some(81.0)));
         assert_eq!(Done { per_s: Some(0.0), ..told }.left_s(9.0), None);
+        // It goes on after it has counted all that there is: saving what it made, or serving it.
+        let over = Done { share: 1.0, ..told };
+        assert_eq!([9.0, 18.0, 18.1].map(|now_s| over.is_past(now_s)), [false, false, true]);
+        assert!(!told.is_past(60.0));
     }
 }
