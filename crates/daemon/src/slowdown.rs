@@ -54,6 +54,8 @@ const ADVANCES: usize = 3;
 const ADOPTED: Millis = Millis::secs(5);
 /// A job stands still when it was silent for so many times as long as it was between two counts alone.
 const SILENCE: f64 = 10.0;
+/// A job moves for at least this share of the time, or its silences are no pauses.
+const MOVING: f64 = 0.25;
 /// How far a job is is passed on when so much more of it is done, and so often at most: a job may count whatever it likes.
 const COUNT_STEP: f64 = 0.05;
 const MOST_COUNTS: u32 = 64;
@@ -535,7 +537,7 @@ impl Slowdowns {
         let rate = rate.filter(|r| !(r.prepares || (r.rate.aside && works)));
         // Nor is another count, as long as that of its work may go on: its evaluation may be a bar without a name.
         let rate = rate.filter(|rate| is_own(&self.paces, id, watch.counter.as_ref(), rate, now));
-        let rate = rate.and_then(|rate| between_pauses(&self.paces, id, (from, now), window, rate));
+        let rate = rate.map(|rate| between_pauses(&self.paces, id, (from, now), window, rate));
         let counted = rate.as_ref().filter(|r| r.advances >= ADVANCES).map(|r| r.rate.clone());
         let mut profile = Profile {
             name: job.spec.name.to_string(),
@@ -582,12 +584,17 @@ impl Slowdowns {
         let window = state.options().slowdown_window;
         let watch = self.watched.get_mut(&job.spec.id)?;
         let from = company.settled_at.unwrap_or(company.changed).max(watch.latency_measured);
+        let from = from.max(Millis(now.0.saturating_sub(LOOK_BACK.0)));
         let over = now.since(from);
         if over < window {
             return None;
         }
+        // One that is slowed down may answer few: the window goes on until there are enough, or no more will come.
+        let p99 = self.paces.p99(job.spec.id, from, now)?;
+        if !(p99.is_enough() || over >= LOOK_BACK) {
+            return None;
+        }
         watch.latency_measured = now;
-        let p99 = self.paces.p99(job.spec.id, from, now).filter(P99::is_enough)?;
         Some((alone_ms / p99.ms, over))
     }
 
@@ -1046,10 +1053,13 @@ fn stepless_since(id: JobId, gpus: &[&Gpu]) -> Option<Millis> {
     tenants().filter_map(|t| t.active_since).max().filter(|_| open)
 }
 
-/// When the first step began: the count is told when steps are done, about as long after their beginning as between two counts.
+/// When the first step began: the count is told when steps are done, about as long after their beginning as between two counts. Data that
+/// a resume passes over is counted in one step, which is much longer.
 fn first_step(rate: &Measured) -> Millis {
     let (first, last) = rate.span_s;
-    let began = first - (last - first) / rate.advances.max(1) as f64;
+    let advances = rate.advances.max(1) as f64;
+    let step_s = if rate.is_average { (last - first) / advances } else { rate.gaps_s.0 };
+    let began = (last - (advances + 1.0) * step_s).max(first - step_s);
     Millis((began.max(0.0) * 1000.0) as u64)
 }
 
@@ -1083,16 +1093,20 @@ fn between_pauses(
     (from, to): (Millis, Millis),
     window: Millis,
     rate: Measured,
-) -> Option<Measured> {
+) -> Measured {
     let ((gap_s, longest_s), window_s) = (rate.gaps_s, window.0 as f64 / 1000.0);
     if longest_s <= (SILENCE * gap_s).max(window_s / 3.0) {
-        return Some(rate);
+        return rate;
     }
     // The beginning or end of a pause in a window is one, too.
     let over_s = (3.0 * gap_s).max(window_s / 5.0);
     let pauses = Some(Pauses { over_s, longest_s });
-    let rate = paces.rate_between(id, from, to, pauses, Some(&rate.counter))?;
-    Some(Measured { rate: Rate { pauses, ..rate.rate }, ..rate })
+    let moving = paces.rate_between(id, from, to, pauses, Some(&rate.counter));
+    // What is left may be the ends of bursts in which its output comes, which say nothing.
+    match moving.filter(|moving| moving.live_s >= MOVING * rate.live_s) {
+        Some(moving) => Measured { rate: Rate { pauses, ..moving.rate }, ..moving },
+        None => rate,
+    }
 }
 
 /// How long a job is silent at most before it stands still, seconds: of its pauses more than the longest was seldom seen.

@@ -1005,3 +1005,76 @@ fn what_is_finished_and_silent_does_not_stand_still() {
         assert_eq!(done.contains_key(&bars.job), still, "{done:?}");
     }
 }
+
+/// Python without `-u` writes 8 KiB at a time.
+#[test]
+fn what_comes_in_bursts_has_a_speed() {
+    for pieces in [1, 2] {
+        let mut bars = Bars::new();
+        let burst = |bars: &mut Bars, per_s: u32| {
+            for line in 0..9 * per_s {
+                let done = bars.done.entry("").or_default();
+                *done += 1;
+                let at = bars.host.now + Millis(if pieces == 2 && line > 5 * per_s { 50 } else { 0 });
+                bars.host.slowdowns.paces.print(bars.job, at, &format!("step {done}/100000 loss 2.1"));
+            }
+            bars.host.see(9);
+        };
+        burst(&mut bars, 10);
+        burst(&mut bars, 10);
+        assert!(pieces > 1 || bars.stepped().is_none(), "two instants are no three steps");
+        (0..20).for_each(|_| burst(&mut bars, 10));
+        assert!(about(bars.alone(), 10.0), "{pieces}: {:?}", bars.alone());
+        bars.neighbor();
+        (0..12).for_each(|_| burst(&mut bars, 5));
+        // Windows are of a few bursts: what came with the first one's second piece counts too much.
+        let measured = bars.measured().unwrap();
+        assert!((0.4..if pieces == 1 { 0.6 } else { 0.75 }).contains(&measured), "{pieces}: {measured}");
+    }
+}
+
+/// A resume counts what it passes over as one step.
+#[test]
+fn the_first_step_comes_after_what_is_skipped() {
+    let mut bars = Bars::new();
+    bars.host.see(2);
+    bars.host.slowdowns.paces.print(bars.job, bars.host.now, "  0%| | 0/10000 [00:00<?, ?it/s]");
+    bars.host.see(120);
+    bars.done.insert("  50%|## | ", 5000);
+    let begins = bars.host.now;
+    bars.print(("  50%|## | ", 10_000), 5, 40);
+    let stepped = bars.stepped().unwrap();
+    assert!(stepped + Millis::secs(1) >= begins, "{} s before", (begins.0 - stepped.0) / 1000);
+    assert!(about(bars.alone(), 5.0) && about(bars.kept(), 5.0), "{:?}", bars.alone());
+}
+
+/// Of a server that is slowed down few requests may come.
+#[test]
+fn latency_is_judged_where_few_requests_come() {
+    for (every, expected) in [(2, Some(0.25)), (70, Some(0.25)), (1_000, None)] {
+        let mut bars = Bars::new();
+        let mut spec = bars.host.state.job(bars.job).unwrap().spec.clone();
+        spec.request.latency_us = Some(20_000);
+        spec.profile.latency_us = Some(10_000);
+        let job = Job { spec, ..bars.host.state.job(bars.job).unwrap().clone() };
+        let looks = [bars.host.look(0)];
+        let company = Company {
+            alone: false,
+            since: Millis::ZERO,
+            changed: Millis::ZERO,
+            settled_at: Some(bars.host.now),
+        };
+        bars.host.slowdowns.look(bars.host.now, &bars.host.state, &looks);
+        let mut seen = Vec::new();
+        for second in 1..700 {
+            bars.host.now = bars.host.now + Millis::secs(1);
+            if second % every == 0 {
+                bars.host.slowdowns.paces.print(bars.job, bars.host.now, "latency 40.0 ms");
+            }
+            let Host { slowdowns, state, now, .. } = &mut bars.host;
+            seen.extend(slowdowns.look_at_latency(*now, state, &job, &company));
+        }
+        let progress = seen.first().map(|(progress, _)| (progress * 100.0).round() / 100.0);
+        assert_eq!(progress, expected, "a request every {every} s");
+    }
+}

@@ -31,6 +31,11 @@ const EPOCHS: &str = "epochs";
 const MOST_STREAMS: usize = 24;
 /// Most marks of a stream.
 const MOST_MARKS: usize = 1024;
+/// Marks that are left of the last [`LOOK_BACK_S`], and of the time before, when there are too many; together they leave room for others.
+const NEAR_MARKS: f64 = 768.0;
+const FAR_MARKS: f64 = 128.0;
+/// Time back that rates are taken over, seconds.
+const LOOK_BACK_S: f64 = 600.0;
 /// Marks closer than this are one, seconds: nothing here needs a finer clock, and a flood needs no memory.
 const RESOLUTION_S: f64 = 0.01;
 /// So many sightings in a row below the highest count are a new start; fewer are other processes that lag behind.
@@ -42,6 +47,8 @@ const JUMP: f64 = 10.0;
 /// The same where a counter rises in one go to just the count that it fell from: as one does that is printed twice an
 /// epoch, and as two do of which one stands still.
 const EQUAL_JUMP: f64 = 2.0;
+/// Advances, or averages, that are few: fewer than this.
+const FEW: usize = 3;
 /// Streams that were under way for at least this share of the longest compete by fineness.
 const ABOUT_AS_LONG: f64 = 0.5;
 /// Bars without a name whose lengths differ by this share at most are one.
@@ -422,15 +429,19 @@ impl Tally {
         let best = pick(true);
         let goes_on = |own| best.is_some_and(|best| !self.is_superseded(own, &best.counter, to_s));
         let best = own.filter(|own| goes_on(own)).and_then(|_| pick(false)).or(best);
-        if let Some(best) = best {
-            return Some(best.clone());
-        }
         // An average that is printed beside a count may hold the start-up: the first one of a training does. The counts tell, once there are more.
-        if streams().any(|s| s.top.is_some() && s.unit != EPOCHS) {
-            return None;
-        }
-        let averaged = streams().filter_map(|s| Some((s.kind, s.averaged(from_s, to_s)?)));
-        averaged.min_by_key(|(kind, _)| *kind).map(|(_, averaged)| averaged)
+        let finer = |s: &Stream| s.kind == Kind::Work && s.unit != EPOCHS && s.has_counted(from_s, to_s);
+        let averaged = streams().filter(|s| s.top.is_none() && !streams().any(finer));
+        let averaged = averaged.filter_map(|s| Some((s.kind, s.averaged(from_s, to_s)?)));
+        let averaged = averaged.min_by_key(|(kind, _)| *kind);
+        // Nor do a few epochs tell more, or an evaluation.
+        let tells = |(kind, averaged): &(Kind, Measured)| {
+            best.is_none_or(|best| {
+                let few = best.advances < FEW || (is_epochs(best) && best.advances < averaged.advances);
+                averaged.advances >= FEW && (few || Some(*kind) < main)
+            })
+        };
+        averaged.filter(tells).map(|(_, averaged)| averaged).or_else(|| best.cloned())
     }
 
     /// The rate of a stream from its counts.
@@ -483,6 +494,10 @@ impl Tally {
     }
 }
 
+fn is_epochs(measured: &Measured) -> bool {
+    measured.rate.unit.as_deref() == Some(EPOCHS)
+}
+
 impl Stream {
     fn counter(&self) -> Counter {
         let is_bar = self.source == RateSource::Printed && self.label.is_empty();
@@ -492,6 +507,12 @@ impl Stream {
             label: self.label.clone(),
             total: self.total.filter(|_| is_bar),
         }
+    }
+
+    /// Whether its count rose, or began, in this time.
+    fn has_counted(&self, from_s: f64, to_s: f64) -> bool {
+        let since = self.marks.partition_point(|mark| mark.at_s < from_s);
+        self.marks.get(since).is_some_and(|mark| mark.at_s <= to_s)
     }
 
     /// Whether it has counted all that there is.
@@ -543,15 +564,29 @@ impl Stream {
             self.marks.pop_back();
         }
         if self.marks.len() >= MOST_MARKS {
-            // Every other one of the older half: the far past needs no fine marks.
-            let mut index = 0;
-            let half = self.marks.len() / 2;
-            self.marks.retain(|_| {
-                index += 1;
-                index > half || index % 2 == 1
-            });
+            self.thin(mark.at_s);
         }
         self.marks.push_back(mark);
+    }
+
+    /// Makes room. The marks that are left are evenly spaced, those of the far past more widely: else what lies between them would pass for
+    /// silences of the task. The first stays.
+    fn thin(&mut self, now_s: f64) {
+        let Some(first_s) = self.marks.front().map(|mark| mark.at_s) else { return };
+        let near_s = first_s.max(now_s - LOOK_BACK_S);
+        let near_gap_s = (now_s - near_s) / NEAR_MARKS;
+        let far_gap_s = ((near_s - first_s) / FAR_MARKS).max(near_gap_s);
+        let mut kept_s = f64::NEG_INFINITY;
+        let mut next: VecDeque<f64> = self.marks.iter().skip(1).map(|mark| mark.at_s).collect();
+        self.marks.retain(|mark| {
+            let gap_s = if mark.at_s < near_s { far_gap_s } else { near_gap_s };
+            let next_s = next.pop_front().unwrap_or(f64::INFINITY);
+            let keeps = mark.at_s - kept_s >= gap_s || next_s - kept_s > 2.0 * gap_s;
+            if keeps {
+                kept_s = mark.at_s;
+            }
+            keeps
+        });
     }
 
     /// The rate from counts, without silences of more than `pause_s` seconds. `rose`: whether another stream of this source rose after the one time and by the other.
@@ -575,13 +610,26 @@ impl Stream {
                 before
             }
         };
+        // What came with the first count at one moment was done before.
+        let at_once = |mark: &&Mark| mark.at_s - self.marks[start].at_s <= RESOLUTION_S;
+        let burst = self.marks.range(start..end).take_while(at_once).count();
+        let start = start + burst.saturating_sub(1);
         let (first, last) = (self.marks[start], self.marks[end]);
         let steps = (start..end).map(|i| (self.marks[i], self.marks[i + 1]));
         // What was counted over a pause may have been done in it.
         let (paused, steps): (Vec<_>, Vec<_>) = steps.partition(|(a, b)| b.live_s - a.live_s > pause_s);
         let of_pauses = |of: fn(&Mark) -> f64| paused.iter().map(|(a, b)| of(b) - of(a)).sum::<f64>();
         let counted = last.done - first.done - of_pauses(|mark| mark.done);
-        let advances = steps.iter().filter(|(a, b)| b.done > a.done).count();
+        // Lines of one burst came at one moment: that they are many says nothing of time.
+        let mut gaps: Vec<f64> = Vec::new();
+        let mut gap_s = 0.0;
+        for (a, b) in &steps {
+            gap_s += b.live_s - a.live_s;
+            if gap_s > RESOLUTION_S && b.done > a.done {
+                gaps.push(std::mem::take(&mut gap_s));
+            }
+        }
+        let advances = gaps.len();
         let longest = steps.iter().map(|(a, b)| b.at_s - a.at_s).fold(0.0, f64::max);
         // It has been silent for longer than ever, and nothing else went on: it is stuck, not between two marks.
         let stuck = |from: f64, to: f64, most: f64| {
@@ -598,7 +646,6 @@ impl Stream {
             return None;
         }
         let live_s = moving_s + at_start + at_end;
-        let gaps: Vec<f64> = steps.iter().map(|(a, b)| b.live_s - a.live_s).collect();
         let silent_s = if at_end > 0.0 { to_s - last.at_s } else { 0.0 };
         let gaps_s = (
             carma_stats::median(gaps.clone()).unwrap_or_default(),

@@ -316,3 +316,77 @@ fn pauses_are_left_out_where_that_is_asked_for() {
     assert_eq!(works(5.0, 12.0), Some(7.2));
     assert!(!all.rate.aside);
 }
+
+#[test]
+fn thinning_makes_no_pauses() {
+    for (per_s, seconds) in [(50, 100), (10, 600), (50, 3600)] {
+        let mut tally = Tally::new();
+        let mut worst = (0.0_f64, f64::INFINITY, 0.0_f64);
+        for i in 0..=per_s * seconds {
+            let at_s = f64::from(i) / f64::from(per_s);
+            tally.beat(at_s, "7", &Beat::Step);
+            if i % (per_s * 7) == 0 && at_s > 20.0 {
+                let all = tally.best_between((at_s - 600.0).max(1.0), at_s, 3.0, None).unwrap();
+                let short = tally.best_between(at_s - 15.0, at_s, 3.0, None).unwrap();
+                let rates = [all.rate.per_s, short.rate.per_s].map(|rate| rate / f64::from(per_s));
+                worst.0 = worst.0.max(all.gaps_s.1);
+                worst.1 = worst.1.min(rates[0]).min(rates[1]);
+                worst.2 = worst.2.max(rates[0]).max(rates[1]);
+            }
+        }
+        assert!(worst.0 < 2.0 && worst.1 > 0.98 && worst.2 < 1.02, "{per_s}/s, {seconds} s: {worst:?}");
+        assert!(tally.streams[0].marks.len() <= MOST_MARKS);
+        // What it did since its beginning is known, too.
+        let whole = tally.best(0.0, f64::from(seconds)).unwrap();
+        assert!(near(whole.counted, f64::from(per_s * seconds)), "{whole:?}");
+    }
+}
+
+#[test]
+fn what_counted_before_does_not_silence_averages() {
+    let averages = || (0..30).map(|i| (20.0 + f64::from(i) * 2.0, "throughput: 812.3 samples/s\n"));
+    let rate = |before: &[(f64, &'static str)], from: f64| {
+        let lines: Vec<(f64, &str)> = before.iter().copied().chain(averages()).collect();
+        let rate = told(&lines).best(from, 60.0)?;
+        Some((rate.rate.per_s, rate.is_average))
+    };
+    // It builds an extension, loads, or counted once upon a time.
+    let ninja = [
+        (1.0, "[1/3] /usr/local/cuda/bin/nvcc -c a.cu -o a.cuda.o\n"),
+        (5.0, "[2/3] c++ -MMD -MF b.o.d -c b.cpp -o b.o\n"),
+        (9.0, "[3/3] c++ a.cuda.o b.o -shared -o x.so\n"),
+    ];
+    let load = [(1.0, "Loading: 1/3 [00:01<00:04, 9it/s]\n"), (9.0, "Loading: 3/3 [00:01<00:04, 9it/s]\n")];
+    assert_eq!(rate(&ninja, 0.0), Some((812.3, true)));
+    assert_eq!(rate(&load, 0.0), Some((812.3, true)));
+    assert_eq!(rate(&[(1.0, "step 1/9\n"), (2.0, "step 2/9\n")], 15.0), Some((812.3, true)));
+    // Beside counts of its own it may hold the start-up.
+    assert_eq!(rate(&[(21.0, "step 1/9\n")], 15.0), None);
+}
+
+#[test]
+fn averages_go_before_epochs_that_are_few() {
+    // Three lines an epoch of 20 s.
+    let lines: Vec<(f64, String)> =
+        (0..30).map(|i| (f64::from(i) * 6.7, format!("Epoch {} | 812.3 samples/s\n", 1 + i / 3))).collect();
+    let lines: Vec<(f64, &str)> = lines.iter().map(|(at, line)| (*at, line.as_str())).collect();
+    for (from, to) in [(0.0, 15.0), (0.0, 60.0), (10.0, 31.0), (0.0, 200.0)] {
+        let rate = told(&lines).best(from, to).unwrap();
+        assert_eq!((rate.rate.per_s, rate.is_average), (812.3, true), "{from} to {to}");
+    }
+}
+
+#[test]
+fn lines_of_one_burst_are_one_advance() {
+    let mut tally = Tally::new();
+    for i in 0..270 {
+        tally.beat(f64::from(i / 90) * 9.0, "7", &beat(f64::from(i)));
+    }
+    let rate = tally.best(0.0, 20.0).unwrap();
+    assert_eq!((rate.advances, rate.gaps_s), (2, (9.0, 9.0)), "{rate:?}");
+    // A flood has as many as can be told apart.
+    let mut tally = Tally::new();
+    (0..10_000).for_each(|i| tally.beat(f64::from(i) * 1e-3, "7", &Beat::Step));
+    let rate = tally.best(0.0, 10.0).unwrap();
+    assert!((100..=1000).contains(&rate.advances) && near(rate.rate.per_s, 1000.0), "{rate:?}");
+}
