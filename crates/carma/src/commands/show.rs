@@ -348,8 +348,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_rate_has_a_source_where_it_is_known() {
-        let told = |per_s, alone_per_s, progress| {
-            let source = per_s.or(alone_per_s).map(|_: f64| "printed progress".to_owned());
+        let told = |per_s: Option<f64>, alone_per_s, progress| {
+            let source = per_s.or(alone_per_s).map(|_| "printed progress".to_owned());
             rate(&RateView { per_s, alone_per_s, progress, source, ..RateView::default() })
         };
         assert_eq!(

@@ -906,9 +906,9 @@ impl Bars {
         self.host.strangers = false;
     }
 
-    fn neighbor(&mut self) {
-        let neighbor = self.host.place(&[0]);
-        self.host.begin(neighbor);
+    fn neighbour(&mut self) {
+        let neighbour = self.host.place(&[0]);
+        self.host.begin(neighbour);
     }
 
     fn alone(&self) -> Option<f64> {
@@ -964,7 +964,7 @@ fn an_evaluation_without_a_word_is_no_slowdown() {
     bars.interrupt();
     bars.print(evaluation, 1, 100);
     assert!(about(bars.alone(), 10.0) && about(bars.kept(), 10.0), "{:?} {:?}", bars.alone(), bars.kept());
-    bars.neighbor();
+    bars.neighbour();
     let judged = |bars: &mut Bars| {
         bars.print(training, 10, 40);
         assert!(about(bars.measured(), 1.0), "{:?}", bars.measured());
@@ -981,7 +981,7 @@ fn an_evaluation_without_a_word_is_no_slowdown() {
     let spec = next.host.state.job(next.job).unwrap().spec.clone();
     let profile = bars.host.slowdowns.profile(bars.job.0, GPU).unwrap().clone();
     next.host.slowdowns.keep(&spec, GPU, profile, next.host.now);
-    next.neighbor();
+    next.neighbour();
     next.done.insert(evaluation.0, 0);
     judged(&mut next);
     // A bar that is gone for good makes way.
@@ -998,7 +998,7 @@ fn what_is_finished_and_silent_does_not_stand_still() {
         let mut bars = Bars::new();
         bars.print(("Processing:  20%|## | ", total), 10, 40);
         assert!(about(bars.alone(), 10.0));
-        bars.neighbor();
+        bars.neighbour();
         bars.host.see(120);
         assert_eq!(bars.measured(), still.then_some(0.0));
         let done = bars.host.slowdowns.paces.done(&bars.host.state, bars.host.now);
@@ -1025,7 +1025,7 @@ fn what_comes_in_bursts_has_a_speed() {
         assert!(pieces > 1 || bars.stepped().is_none(), "two instants are no three steps");
         (0..20).for_each(|_| burst(&mut bars, 10));
         assert!(about(bars.alone(), 10.0), "{pieces}: {:?}", bars.alone());
-        bars.neighbor();
+        bars.neighbour();
         (0..12).for_each(|_| burst(&mut bars, 5));
         // Windows are of a few bursts: what came with the first one's second piece counts too much.
         let measured = bars.measured().unwrap();
