@@ -120,7 +120,7 @@ pub(crate) fn gather(
     let text = known.summary.as_deref().or(known.hf_config.as_deref());
     request.task = TaskFacts {
         batch_size: batch,
-        script: edition(spoken.script.as_deref(), &request.command, Path::new(&request.cwd)),
+        script: edition(spoken.script.as_deref(), &request.command, &spoken.folder),
         model: text.map(|text| fingerprint(text.as_bytes())),
         dataset,
         framework: framework(request),
@@ -138,11 +138,11 @@ pub(crate) fn gather(
 
 /// Fingerprint of a script and of the files that configure it; `None`: none could be read. Without such files it is the script's own,
 /// under which earlier versions have stored what they learned.
-fn edition(script: Option<&[u8]>, command: &[String], cwd: &Path) -> Option<String> {
+fn edition(script: Option<&[u8]>, command: &[String], folder: &Path) -> Option<String> {
     let files = configurations(command);
     let texts = files.iter().take(MOST_CONFIGURATIONS);
     let texts: Vec<_> =
-        texts.map(|file| carma_files::read(&cwd.join(file), MOST_CONFIGURATION).ok()).collect();
+        texts.map(|file| carma_files::read(&folder.join(file), MOST_CONFIGURATION).ok()).collect();
     if script.is_none() && texts.iter().all(Option::is_none) {
         return None;
     }
@@ -470,12 +470,12 @@ mod tests {
     #[test]
     fn another_text_of_a_configuration_is_another_edition() {
         let dir = tempfile::tempdir().unwrap();
-        let edition = |line: &str| {
-            let mut job = request(line, dir.path());
+        let edition_of = |mut job: SubmitRequest| {
             let (model, task) = (ModelArgs::default(), TaskArgs::default());
             gather(&mut job, Source::Options, &model, &task, Path::new("/")).unwrap();
             job.task.script
         };
+        let edition = |line: &str| edition_of(request(line, dir.path()));
         fs::write(dir.path().join("t.py"), "x").unwrap();
         fs::write(dir.path().join("c.yaml"), "width: 6").unwrap();
         fs::write(dir.path().join("d.json"), "").unwrap();
@@ -493,6 +493,20 @@ mod tests {
         fs::write(dir.path().join("c.yaml"), "width: 60").unwrap();
         assert_ne!(edition("python t.py --config c.yaml"), with);
         assert_ne!(edition("axolotl train c.yaml"), installed);
+        // They lie where the command changes to.
+        let sub = dir.path().join("sub");
+        fs::create_dir(&sub).unwrap();
+        fs::write(sub.join("t.py"), "y").unwrap();
+        let there = |line: &str| {
+            let command = ["sh", "-c", line].map(str::to_owned).to_vec();
+            edition_of(SubmitRequest { command, ..request("", dir.path()) })
+        };
+        let line = "cd sub && python3 t.py --config c.yaml";
+        assert_eq!(there(line), Some(fingerprint(b"y")));
+        fs::write(sub.join("c.yaml"), "width: 6").unwrap();
+        let first = there(line);
+        fs::write(sub.join("c.yaml"), "width: 60").unwrap();
+        assert_ne!(there(line), first);
     }
 
     #[test]

@@ -3,12 +3,12 @@
 
 use super::dry_run;
 use crate::cli::memory::TaskArgs;
-use carma_memory::command::{Command, Processes, Sharding, Taker};
+use carma_memory::command::{Command, Processes, Sharding, Start, Taker};
 use carma_memory::estimators::Known;
 use carma_memory::trace::COMPILED;
 use carma_memory::{Lora, ModelTask, Parallel};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Largest script whose text is looked at, bytes.
 const MOST_SCRIPT: u64 = 4 << 20;
@@ -24,6 +24,8 @@ pub(crate) struct Spoken {
     processes: Processes,
     /// Text of its script, where it could be read.
     pub(crate) script: Option<Vec<u8>>,
+    /// Where its program starts.
+    pub(crate) folder: PathBuf,
     /// Script and arguments as a dry run would start them; empty: it is no Python program.
     program: Vec<String>,
 }
@@ -32,13 +34,15 @@ impl Spoken {
     /// Looks at a command with the environment and the directory that it runs in.
     pub(crate) fn of(command: &[String], env: &BTreeMap<String, String>, cwd: &Path) -> Self {
         let program = dry_run::launch(command, env, cwd).map(|launch| launch.program()).unwrap_or_default();
+        // `cd exp && python train.py`: what it names lies there.
+        let folder = cwd.join(Start::of(command, env).unwrap_or_default().folder);
         let command = Command::new(command, env);
-        let text = |path: String| carma_files::read(&cwd.join(path), MOST_SCRIPT).ok();
+        let text = |path: String| carma_files::read(&folder.join(path), MOST_SCRIPT).ok();
         let script = command.scripts().into_iter().find_map(text);
         let command = command.with_script(script.as_deref().unwrap_or_default());
-        let read = |name: &str| carma_files::read_text(&cwd.join(name), MOST_SETTINGS).ok();
+        let read = |name: &str| carma_files::read_text(&folder.join(name), MOST_SETTINGS).ok();
         let processes = Processes::of(&command, &read);
-        Self { command, processes, script, program }
+        Self { command, processes, script, program, folder }
     }
 
     /// GPUs where the user does not say how many: one for each process of a launcher.
