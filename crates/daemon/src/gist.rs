@@ -4,19 +4,28 @@
 //! engine keeps it for each job that is not over: an end is news to hundreds of jobs, none of which is read again for it.
 
 use crate::journal::Journal;
-use crate::memory::{self, MOST_ESTIMATES};
-use crate::run_time;
-use crate::submission;
-use carma_api::wire::SubmitRequest;
+use carma_api::wire::{EstimateView, SubmitRequest};
 use carma_core::model::{Estimator, JobId};
 use carma_core::state::State;
 use carma_core::units::MiB;
-use carma_memory::Estimate;
-use carma_memory::history::Signature;
+use carma_memory::history::{Facts, SETTINGS, Signature, doing};
+use carma_memory::{Estimate, Parts, Tier};
 use carma_run_time::Class;
+use fnv::FnvHasher;
 use std::collections::BTreeSet;
+use std::hash::Hasher as _;
 use std::io;
 use std::path::PathBuf;
+
+/// Estimates of one submission that are looked at.
+const MOST_ESTIMATES: usize = 16;
+/// Reasons of one estimate that are kept, and characters of a text.
+pub(crate) const MOST_REASONS: usize = 24;
+pub(crate) const MOST_TEXT: usize = 400;
+/// More than any GPU holds, MiB: what claims more is cut to it.
+pub(crate) const MOST_MIB: u64 = 1 << 30;
+/// Where a version is not known.
+const UNKNOWN: &str = "unknown";
 
 /// What forecasts need of a submission.
 #[derive(Debug, Clone)]
@@ -47,21 +56,21 @@ impl Gist {
     /// Of what this user submits, environment included. It takes time in proportion to its size.
     #[must_use]
     pub fn of(request: &SubmitRequest, uid: u32) -> Self {
-        let mut signature = memory::signature(request, uid);
-        let class = run_time::class(&request.cwd, uid, &signature);
+        let mut signature = signature(request, uid);
+        let class = class(&request.cwd, uid, &signature);
         (signature.length, signature.script) = (String::new(), String::new());
         let estimates: Vec<Estimate> =
-            request.estimates.iter().take(MOST_ESTIMATES).filter_map(memory::from_view).collect();
+            request.estimates.iter().take(MOST_ESTIMATES).filter_map(from_view).collect();
         let shares = request.estimates.iter().take(MOST_ESTIMATES);
-        let shares = shares.filter_map(|e| Some((memory::cut(&e.source), MiB(e.of_gpu_mib?)))).collect();
+        let shares = shares.filter_map(|e| Some((cut(&e.source), MiB(e.of_gpu_mib?)))).collect();
         Self {
             signature,
             class,
-            command_key: submission::command_key(request, uid),
-            sent: estimates.iter().filter_map(memory::number).collect(),
+            command_key: command_key(request, uid),
+            sent: estimates.iter().filter_map(number).collect(),
             estimates,
             shares,
-            framework: memory::framework(request),
+            framework: framework(request),
             // Several GPUs gather and reduce in buffers that no front end sees.
             elastic: request.task.elastic || request.gpus > Some(1),
             time_limit_ms: request.time_limit_ms,
@@ -97,4 +106,110 @@ pub fn of_earlier(
         }
     };
     std::thread::Builder::new().name("read earlier jobs".into()).spawn(make).map(drop)
+}
+
+/// The framework of a submission.
+fn framework(request: &SubmitRequest) -> String {
+    request.task.framework.as_deref().map_or_else(|| UNKNOWN.to_owned(), cut)
+}
+
+/// The estimator of an answer, and the one number that a policy gets of it: of the allocator model its bound, of all
+/// others what their authors' policies went by, the estimate. A policy has a guard of its own.
+fn number(estimate: &Estimate) -> Option<(Estimator, MiB)> {
+    let Estimate { source, use_mib, upper_mib, .. } = estimate;
+    // `allocator/summary` is the allocator by a front end; `faketensor/raw` is an estimator of its own.
+    let name = source.split('/').next().unwrap_or_default();
+    let estimator = Estimator::named(&source.replace('/', "-")).or_else(|| Estimator::named(name))?;
+    let mib = if estimator == Estimator::Allocator { *upper_mib } else { *use_mib };
+    (estimator != Estimator::Measured).then_some((estimator, mib))
+}
+
+fn signature(request: &SubmitRequest, uid: u32) -> Signature {
+    let settings: Vec<(&str, &str)> =
+        SETTINGS.iter().filter_map(|key| Some((*key, request.env.get(*key)?.as_str()))).collect();
+    Signature::of(&Facts {
+        user: uid,
+        command: &request.command,
+        cwd: &request.cwd,
+        settings: &settings,
+        gpus: request.gpus.unwrap_or(1),
+        batch_size: request.task.batch_size,
+        script: request.task.script.as_deref(),
+        model: request.task.model.as_deref(),
+        dataset: request.task.dataset.as_deref(),
+    })
+}
+
+/// A text of a user at a length that is kept.
+pub(crate) fn cut(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(MOST_TEXT).collect()
+}
+
+/// An estimate that came from a client: numbers within reason and in their order, texts at a length
+/// that is kept. `None`: a tier that a front end cannot have, or one of another version.
+#[must_use]
+pub fn from_view(view: &EstimateView) -> Option<Estimate> {
+    let tiers = [Tier::Share, Tier::Trace, Tier::Graph, Tier::Config, Tier::Summary, Tier::Formula];
+    let tier = tiers.into_iter().find(|t| t.as_str() == view.tier)?;
+    let mib = |mib: u64| MiB(mib.min(MOST_MIB));
+    let use_mib = mib(view.use_mib).max(MiB(1));
+    Some(Estimate {
+        need_mib: mib(view.need_mib).min(use_mib),
+        use_mib,
+        upper_mib: mib(view.upper_mib).max(use_mib),
+        tier,
+        source: cut(&view.source),
+        family: cut(&view.family),
+        parts: view.parts.map(|p| Parts {
+            context_mib: mib(p.context_mib).min(use_mib),
+            allocated_mib: mib(p.allocated_mib),
+            reserved_mib: mib(p.reserved_mib),
+            workspace_mib: mib(p.workspace_mib),
+        }),
+        reasons: view.reasons.iter().take(MOST_REASONS).map(|r| cut(r)).collect(),
+    })
+}
+
+/// The classes of a job. Users do not learn from each other's commands, and of each other no more than how long jobs take
+/// here.
+fn class(cwd: &str, uid: u32, signature: &Signature) -> Class {
+    let program = format!("{cwd} {}", signature.script);
+    let batch = signature.batch.map_or_else(String::new, |batch| batch.to_string());
+    let command = format!("{:016x} {batch} {}", signature.program, signature.length);
+    Class::of(&uid.to_string(), &program, &command)
+}
+
+/// FNV-1a over user, command and directory: stable across versions of carma and of the compiler, since it
+/// is kept in the journal. Options that change nothing of what the command does to a GPU are left out: trainings that
+/// differ in their learning rate alone have one key. What is learned of a command is believed of its user's jobs alone: another could say
+/// anything of the same one.
+fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
+    let mut hash = FnvHasher::default();
+    hash.write(&uid.to_le_bytes());
+    for part in doing(&request.command).iter().chain([&request.cwd]) {
+        hash.write(part.as_bytes());
+        hash.write(&[0]);
+    }
+    // On several GPUs it does something else to each. What is stored of commands on one keeps its key.
+    if let Some(gpus) = request.gpus.filter(|gpus| *gpus > 1) {
+        hash.write(&gpus.to_le_bytes());
+    }
+    hash.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_on_several_gpus_is_another() {
+        let key = |gpus| {
+            let command = vec!["t.py".into()];
+            command_key(&SubmitRequest { command, cwd: "/".into(), gpus, ..Default::default() }, 7)
+        };
+        assert_eq!(key(None), key(Some(1)));
+        assert!(key(Some(2)) != key(Some(1)) && key(Some(2)) != key(Some(4)));
+        // It is stored.
+        assert_eq!(key(None), 0x5194_9bca_3b6c_1252);
+    }
 }

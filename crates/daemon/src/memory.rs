@@ -2,7 +2,7 @@
 //! forecasts come from here, as integers.
 
 use crate::config::MemoryConfig;
-use crate::gist::Gist;
+use crate::gist::{Gist, MOST_MIB, cut};
 use carma_api::VERSION;
 use carma_api::wire::{
     EstimateView, LearnedContext, LearnedRatio, LearnedRuns, MemoryReply, PartsView, SubmitRequest,
@@ -13,24 +13,13 @@ use carma_core::reading::GpuInfo;
 use carma_core::recovery::Blame;
 use carma_core::units::MiB;
 use carma_memory::auto::{self, Question, Settings};
-use carma_memory::history::{
-    self, Facts, History, HistoryRow, Observed, Outcome, Place, Run, SETTINGS, Signature,
-};
-use carma_memory::{Estimate, Parts, Tier};
+use carma_memory::history::{self, History, HistoryRow, Observed, Outcome, Place, Run};
+use carma_memory::{Estimate, Tier};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Estimates of one submission that are looked at.
-pub(crate) const MOST_ESTIMATES: usize = 16;
-/// Reasons of one estimate that are kept, and characters of a text.
-const MOST_REASONS: usize = 24;
-const MOST_TEXT: usize = 400;
 /// Jobs of one program that are told news of an end.
 const MOST_TOLD: usize = 256;
-/// More than any GPU holds, MiB: what claims more is cut to it.
-const MOST_MIB: u64 = 1 << 30;
-/// Where a version is not known.
-const UNKNOWN: &str = "unknown";
 
 /// What is expected of a job.
 #[derive(Debug, Clone, PartialEq)]
@@ -262,11 +251,6 @@ impl Memory {
     }
 }
 
-/// The framework of a submission.
-pub(crate) fn framework(request: &SubmitRequest) -> String {
-    request.task.framework.as_deref().map_or_else(|| UNKNOWN.to_owned(), cut)
-}
-
 /// What is known of a job's memory by source: what runs of the command took, what the client's front ends say, and
 /// numbers typed into its job file, which go before those of the front ends.
 pub(crate) fn forecasts(request: &SubmitRequest, gist: &Gist, expected: Option<&Expected>) -> Forecasts {
@@ -292,17 +276,6 @@ fn measured(request: &SubmitRequest, expected: Option<&Expected>) -> Option<MiB>
     expected.and_then(|expected| expected.measured).or(request.measured_mib.map(MiB))
 }
 
-/// The estimator of an answer, and the one number that a policy gets of it: of the allocator model its bound, of all
-/// others what their authors' policies went by, the estimate. A policy has a guard of its own.
-pub(crate) fn number(estimate: &Estimate) -> Option<(Estimator, MiB)> {
-    let Estimate { source, use_mib, upper_mib, .. } = estimate;
-    // `allocator/summary` is the allocator by a front end; `faketensor/raw` is an estimator of its own.
-    let name = source.split('/').next().unwrap_or_default();
-    let estimator = Estimator::named(&source.replace('/', "-")).or_else(|| Estimator::named(name))?;
-    let mib = if estimator == Estimator::Allocator { *upper_mib } else { *use_mib };
-    (estimator != Estimator::Measured).then_some((estimator, mib))
-}
-
 /// The estimators whose answers count.
 pub(crate) fn chain(config: &MemoryConfig) -> Vec<String> {
     config.estimators.clone().unwrap_or_else(|| vec!["allocator".to_owned(), "share".to_owned()])
@@ -322,22 +295,6 @@ pub(crate) fn settings(config: &MemoryConfig) -> Settings {
             growing: share(config.growing_margin_percent, margins.growing),
         },
     }
-}
-
-pub(crate) fn signature(request: &SubmitRequest, uid: u32) -> Signature {
-    let settings: Vec<(&str, &str)> =
-        SETTINGS.iter().filter_map(|key| Some((*key, request.env.get(*key)?.as_str()))).collect();
-    Signature::of(&Facts {
-        user: uid,
-        command: &request.command,
-        cwd: &request.cwd,
-        settings: &settings,
-        gpus: request.gpus.unwrap_or(1),
-        batch_size: request.task.batch_size,
-        script: request.task.script.as_deref(),
-        model: request.task.model.as_deref(),
-        dataset: request.task.dataset.as_deref(),
-    })
 }
 
 /// Whether an attempt that is over says anything of the memory that it took.
@@ -389,11 +346,6 @@ const fn basis(tier: Tier) -> Option<Basis> {
     })
 }
 
-/// A text of a user at a length that is kept.
-pub(crate) fn cut(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(MOST_TEXT).collect()
-}
-
 /// An estimate as it travels.
 #[must_use]
 pub fn to_view(estimate: &Estimate) -> EstimateView {
@@ -417,34 +369,10 @@ pub fn to_view(estimate: &Estimate) -> EstimateView {
     }
 }
 
-/// An estimate that came from a client: numbers within reason and in their order, texts at a length
-/// that is kept. `None`: a tier that a front end cannot have, or one of another version.
-#[must_use]
-pub fn from_view(view: &EstimateView) -> Option<Estimate> {
-    let tiers = [Tier::Share, Tier::Trace, Tier::Graph, Tier::Config, Tier::Summary, Tier::Formula];
-    let tier = tiers.into_iter().find(|t| t.as_str() == view.tier)?;
-    let mib = |mib: u64| MiB(mib.min(MOST_MIB));
-    let use_mib = mib(view.use_mib).max(MiB(1));
-    Some(Estimate {
-        need_mib: mib(view.need_mib).min(use_mib),
-        use_mib,
-        upper_mib: mib(view.upper_mib).max(use_mib),
-        tier,
-        source: cut(&view.source),
-        family: cut(&view.family),
-        parts: view.parts.map(|p| Parts {
-            context_mib: mib(p.context_mib).min(use_mib),
-            allocated_mib: mib(p.allocated_mib),
-            reserved_mib: mib(p.reserved_mib),
-            workspace_mib: mib(p.workspace_mib),
-        }),
-        reasons: view.reasons.iter().take(MOST_REASONS).map(|r| cut(r)).collect(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gist::{MOST_REASONS, MOST_TEXT, from_view};
     use carma_core::model::{Exit, Floor, SeenMemory};
     use carma_core::reading::GpuKind;
     use carma_core::units::Millis;

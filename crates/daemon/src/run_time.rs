@@ -7,8 +7,7 @@ use carma_core::model::{Attempt, ExitStatus, Job, JobId, Phase, RunTime};
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
 use carma_interference::rate::tally::Done;
-use carma_memory::history::Signature;
-use carma_run_time::{Class, Run, RunTimes, Running, left_s};
+use carma_run_time::{Run, RunTimes, Running, left_s};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -101,15 +100,6 @@ fn run(attempt: &Attempt, lost: Millis) -> Option<Run> {
     // Whatever else ended it, it had not come to its end: one that has saved its work to be moved also ends with code 0.
     let cut = exit.status != ExitStatus::Code(0) || attempt.verdict != Reason::Completed;
     Some(Run { seconds: ran.since(lost).0.div_ceil(1000), cut })
-}
-
-/// The classes of a job. Users do not learn from each other's commands, and of each other no more than how long jobs take
-/// here.
-pub(crate) fn class(cwd: &str, uid: u32, signature: &Signature) -> Class {
-    let program = format!("{cwd} {}", signature.script);
-    let batch = signature.batch.map_or_else(String::new, |batch| batch.to_string());
-    let command = format!("{:016x} {batch} {}", signature.program, signature.length);
-    Class::of(&uid.to_string(), &program, &command)
 }
 
 /// A forecast as it travels.

@@ -8,9 +8,6 @@ use carma_api::parse;
 use carma_api::wire::SubmitRequest;
 use carma_core::model::{Forecasts, JobId, NewJob, Request, User};
 use carma_core::units::{Fraction, MiB, Millis};
-use carma_memory::history::doing;
-use fnv::FnvHasher;
-use std::hash::Hasher as _;
 use std::io;
 
 /// Longest path that the kernel takes, bytes (`PATH_MAX`, its end not counted).
@@ -239,40 +236,10 @@ fn moves_text(c: char) -> bool {
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{061c}')
 }
 
-/// FNV-1a over user, command and directory: stable across versions of carma and of the compiler, since it
-/// is kept in the journal. Options that change nothing of what the command does to a GPU are left out: trainings that
-/// differ in their learning rate alone have one key. What is learned of a command is believed of its user's jobs alone: another could say
-/// anything of the same one.
-pub(crate) fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
-    let mut hash = FnvHasher::default();
-    hash.write(&uid.to_le_bytes());
-    for part in doing(&request.command).iter().chain([&request.cwd]) {
-        hash.write(part.as_bytes());
-        hash.write(&[0]);
-    }
-    // On several GPUs it does something else to each. What is stored of commands on one keeps its key.
-    if let Some(gpus) = request.gpus.filter(|gpus| *gpus > 1) {
-        hash.write(&gpus.to_le_bytes());
-    }
-    hash.finish()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use carma_api::wire::{CheckpointSignal, EstimateView};
-
-    #[test]
-    fn a_command_on_several_gpus_is_another() {
-        let key = |gpus| {
-            let command = vec!["t.py".into()];
-            command_key(&SubmitRequest { command, cwd: "/".into(), gpus, ..Default::default() }, 7)
-        };
-        assert_eq!(key(None), key(Some(1)));
-        assert!(key(Some(2)) != key(Some(1)) && key(Some(2)) != key(Some(4)));
-        // It is stored.
-        assert_eq!(key(None), 0x5194_9bca_3b6c_1252);
-    }
 
     #[test]
     fn a_name_that_comes_from_the_command_is_as_short_as_one_that_is_given() {
