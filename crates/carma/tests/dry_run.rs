@@ -173,6 +173,54 @@ fn however_a_program_ends_what_an_earlier_run_saved_comes_back() {
 }
 
 #[test]
+fn a_file_that_the_program_has_not_made_is_kept() {
+    let Some(python) = python() else { return };
+    // Here, and where files are in memory.
+    for dir in [tempfile::tempdir().unwrap(), tempfile::tempdir_in("/dev/shm").unwrap()] {
+        let folder = dir.path().display().to_string();
+        let by_itself = |what: &str| {
+            let out = Command::new(python).args([&script("older.py"), what, &folder]).output().unwrap();
+            assert!(out.status.success(), "{what}: {}", String::from_utf8_lossy(&out.stderr));
+        };
+        by_itself("before");
+        traced(python, "older.py", &["meets", &folder], &[]);
+        by_itself("after");
+    }
+}
+
+#[test]
+fn what_was_noted_is_missed_and_messages_that_nobody_reads_are_not() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let train = |text: &str| std::fs::write(dir.path().join("train.py"), text).unwrap();
+    let dry_run = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_carma"));
+        command.args(["dry-run", "--gpu", "H200", "--", python, "train.py"]).current_dir(dir.path());
+        command
+    };
+    for name in ["best.pt", "old.log"] {
+        std::fs::write(dir.path().join(name), "of an earlier run").unwrap();
+    }
+    train(
+        "import os, torch\n\
+         torch.save(torch.ones(8, device='cuda'), 'best.pt')\n\
+         os.rename('old.log', 'old.log.1')\n\
+         open('old.log', 'w').write('x')\n",
+    );
+    dry_run().stderr(std::fs::File::create("/dev/full").unwrap()).output().unwrap();
+    assert_eq!(std::fs::read_to_string(dir.path().join("best.pt")).unwrap(), "of an earlier run");
+    train(
+        "import sys, torch\n\
+         torch.save(torch.ones(8, device='cuda'), 'best.pt')\n\
+         import os, subprocess, carma_trace_saves\n\
+         subprocess.run(['rm', carma_trace_saves.KEPT[0].notes])\n",
+    );
+    let out = dry_run().output().unwrap();
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert!(stderr.contains("may still be in .carma-dry-run-*"), "{stderr}");
+}
+
+#[test]
 fn what_cannot_be_put_back_is_named_with_its_place() {
     let Some(python) = python() else { return };
     let dir = tempfile::tempdir().unwrap();

@@ -8,6 +8,7 @@ use carma_files::{Folder, MOST};
 use carma_memory::Platform;
 use carma_memory::trace::{self, Replay, Status, TRACER};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -30,6 +31,8 @@ pub(crate) const INTERRUPTED: u8 = 130;
 const TAIL: usize = 15;
 /// Of the tracer's files the one that puts back what the program would have lost.
 const PUT_BACK: &str = "carma_trace_files.py";
+/// Its status where it has told what it could not put back.
+const NOT_ALL: i32 = 3;
 
 /// What the tracer is to run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -180,28 +183,46 @@ fn command(
 
 /// Undoes what the program did to older files; says where they are if that fails.
 fn put_back(command: &mut Command, notes: &Path) {
-    // Nothing was noted, or the tracer has done it itself.
-    if std::fs::metadata(notes).map_or(0, |found| found.len()) == 0 {
-        return;
+    let taken = notes.with_extension("taken");
+    match std::fs::metadata(notes) {
+        // Nothing was noted.
+        Ok(found) if found.len() == 0 => return,
+        Ok(_) => {}
+        // Somebody has removed them, or began with them.
+        Err(e) => {
+            say(&format!(
+                "{}: {e}: what the program replaced may still be in .carma-dry-run-*",
+                notes.display()
+            ));
+            return name_kept(&taken);
+        }
     }
     // Ctrl-C reaches all of a terminal's group.
     let status = command.arg(notes).process_group(0).stdout(io::stderr()).status();
-    if status.is_ok_and(|status| status.success()) {
-        return;
+    match status {
+        Ok(status) if status.success() => {}
+        // It has said what.
+        Ok(status) if status.code() == Some(NOT_ALL) => say("not all that the program changed was put back"),
+        _ => name_kept(if taken.exists() { &taken } else { notes }),
     }
-    let taken = notes.with_extension("taken");
-    let bytes =
-        carma_files::read(&taken, MOST).or_else(|_| carma_files::read(notes, MOST)).unwrap_or_default();
+}
+
+/// Older files that are still where the dry run keeps them.
+fn name_kept(notes: &Path) {
+    let bytes = carma_files::read(notes, MOST).unwrap_or_default();
     for line in bytes.split(|byte| *byte == b'\n') {
-        let Ok((what, path, aside, _)) = serde_json::from_slice::<(String, PathBuf, PathBuf, bool)>(line)
-        else {
-            continue;
-        };
-        if what == "aside" && aside.symlink_metadata().is_ok() {
-            let text = format!("{} was not put back: it is {}", path.display(), aside.display());
-            let _ = writeln!(io::stderr(), "carma: {}", carma_cli::clean(&text));
+        let Ok(Value::Array(words)) = serde_json::from_slice(line) else { continue };
+        if let [Value::String(what), Value::String(path), Value::String(kept), ..] = &words[..]
+            && matches!(what.as_str(), "aside" | "copied")
+            && Path::new(kept).symlink_metadata().is_ok()
+        {
+            say(&format!("{path} was not put back: it is {kept}"));
         }
     }
+}
+
+fn say(text: &str) {
+    let _ = writeln!(io::stderr(), "carma: {}", carma_cli::clean(text));
 }
 
 /// The end of what the program printed.

@@ -1,8 +1,9 @@
 """What a dry run must not lose: files that were there before it.
 
-An audit hook sees what Python is about to do to a file, by whatever function. A file that is older than the run is renamed into
-a folder of our own before it would be emptied, replaced or removed. Each such act is noted in a file first, in the order in
-which they happen and by all processes of the program. When the program is over, however it ended, another process undoes them, last
+An audit hook sees what Python is about to do to a file, by whatever function. Before a file that the program has not made is emptied,
+replaced or removed, it is copied into a folder of our own, or renamed into it where it is large or goes anyway; of one that is only
+added to the end is copied. Each such act is noted in a file, in the order in which they happen and by all processes of the
+program, which learn from it what is the program's. When the program is over, however it ended, another process undoes them, last
 first: `carma_trace_files.py NOTES`. What takes the place of an older file and stands for objects (`MARK`), or is empty, goes;
 what else the program wrote there stays. No part of this needs PyTorch.
 """
@@ -10,6 +11,8 @@ what else the program wrote there stays. No part of this needs PyTorch.
 import bz2
 import contextlib
 import errno
+import fcntl
+import functools
 import gzip
 import itertools
 import json
@@ -30,6 +33,9 @@ PIECES = 64  # so often that much is read of what is packed
 PACKED = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open))
 PATHS = (str, bytes, os.PathLike)
 SYSTEM = ("/proc/", "/sys/", "/dev/")
+SHARED = "/dev/shm/"  # files as others
+PART = ".part"  # of a copy that is not whole yet
+NOT_ALL = 3  # what is returned where something was not put back
 NUMBERS = itertools.count()
 
 
@@ -46,6 +52,10 @@ def name_of(name, folder=-1):
     if last in ("", os.curdir, os.pardir):
         return path_of(name)
     return os.path.join(path_of(parent or os.curdir), last)
+
+
+def identity(found):
+    return found.st_dev, found.st_ino
 
 
 def is_folder(path):
@@ -65,41 +75,82 @@ def parents(path):
     return found
 
 
+def is_system(path):
+    return path.startswith(SYSTEM) and not path.startswith(SHARED)
+
+
+def within(paths, old, new):
+    """Where those of these paths are that a rename has moved."""
+    start = old + os.sep
+    return {p: new + p[len(old):] for p in paths if p == old or p.startswith(start)}
+
+
+def parsed(lines):
+    for line in lines:
+        with contextlib.suppress(ValueError):  # cut off
+            yield json.loads(line)
+
+
 class Kept:
-    """Sees what happens to files, sets older ones aside, and notes all that is to be undone."""
+    """Sees what happens to files, keeps what older ones have, and notes all that is to be undone.
+
+    A file is this program's if its path was noted as one that it made, or whose older file is kept. All others are older, whatever
+    their times say: other programs write, too.
+    """
 
     def __init__(self, notes):
-        self.notes = notes
-        os.utime(notes)
-        self.began = os.stat(notes).st_ctime_ns
-        # Older files that have been changed since, by device and number; paths that are noted; our folders, by where they are.
-        self.changed, self.noted, self.folders = set(), set(), {}
+        self.notes, self.read_to, self.lock = notes, 0, threading.Lock()
+        # From the notes of all processes: paths of this program's files and folders; older files of which a copy is kept: from where on.
+        self.mine, self.made, self.copied = set(), set(), {}
+        self.folders = {}  # ours, by where they are
+        self.temporary = os.path.realpath(tempfile.gettempdir())
         self.here = threading.local()
         self.seen = {
             "open": self.opened, "os.truncate": self.truncated, "os.remove": self.removed, "os.rename": self.renamed,
             "os.mkdir": self.folder_made, "os.rmdir": self.folder_removed, "os.symlink": self.linked, "os.link": self.linked,
-            "os.chmod": self.touched, "os.chown": self.touched, "os.utime": self.touched,
         }
+        os.register_at_fork(after_in_child=self.forked)
+        self.tell_folder()
         sys.addaudithook(self.hook)
+
+    def forked(self):
+        self.lock = threading.Lock()  # another thread may have held it
+
+    def tell_folder(self):
+        """Of `os.open` in an open folder the hook is not told the folder."""
+        original = os.open
+
+        @functools.wraps(original)
+        def opening(path, flags, mode=0o777, *, dir_fd=None):
+            if dir_fd is None:
+                return original(path, flags, mode)
+            self.here.folder = dir_fd
+            try:
+                return original(path, flags, mode, dir_fd=dir_fd)
+            finally:
+                self.here.folder = -1
+
+        opening.__module__ = "os"
+        os.open = opening
+        os.supports_dir_fd.add(opening)
 
     def hook(self, event, args):
         act = self.seen.get(event)
         # What is done here is not looked at again.
         if act is None or getattr(self.here, "busy", False):
             return
+        if event == "open" and not args[2] & (os.O_WRONLY | os.O_RDWR):
+            return
         self.here.busy = True
         try:
+            self.learn()
             act(*args)
         finally:
             self.here.busy = False
 
     def note(self, *what):
-        if what[0] == "written":
-            if what in self.noted:
-                return
-            self.noted.add(what)
-        elif what[0] == "renamed":
-            self.noted.clear()  # what was written there is elsewhere
+        if what[0] == "written" and what[1] in self.mine:
+            return
         # One write of a line, since other processes append, too; a line that was cut off does not spoil the next. The file is
         # not made anew: once it is gone nothing is put back any more.
         line = b"\n" + json.dumps(what).encode() + b"\n"
@@ -109,67 +160,130 @@ class Kept:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self.notes)
         finally:
             os.close(descriptor)
+        self.learn()
 
-    def is_older(self, found):
-        return found.st_ctime_ns < self.began or (found.st_dev, found.st_ino) in self.changed
+    def learn(self):
+        """What this process and others have noted since."""
+        with self.lock, contextlib.suppress(FileNotFoundError), open(self.notes, "rb", buffering=0) as file:
+            file.seek(self.read_to)
+            lines = file.read()
+            lines = lines[:lines.rfind(b"\n") + 1]
+            self.read_to += len(lines)
+            for what, *args in parsed(lines.splitlines()):
+                if what == "written":
+                    self.mine.add(args[0])
+                elif what == "made":
+                    self.made.add(args[0])
+                elif what == "removed":
+                    self.made.discard(args[0])
+                elif what == "copied":
+                    self.copied[args[0]] = args[2:]
+                elif what == "renamed":
+                    old, new = args[:2]
+                    mine, made = within(self.mine, old, new), within(self.made, old, new)
+                    self.mine -= set(within(self.mine, new, new))
+                    self.mine.update(mine.values())
+                    self.made -= set(made)
+                    self.made.update(made.values())
+                    for path in [*within(self.copied, old, new), *within(self.copied, new, new)]:
+                        del self.copied[path]
 
-    def remember(self, found):
-        """What changes now is as old as before."""
-        if found.st_ctime_ns < self.began:
-            self.changed.add((found.st_dev, found.st_ino))
+    def copied_from(self, path, found):
+        """From where on a copy of this older file is kept; `None`: there is none."""
+        start, *same = self.copied.get(path, (None,))
+        return start if tuple(same) == identity(found) else None
 
-    def folder_in(self, parent):
-        folder = self.folders.get(parent)
-        if folder is None or not os.path.isdir(folder):
-            folder = self.folders[parent] = tempfile.mkdtemp(prefix=".carma-dry-run-", dir=parent)
-        return folder
+    def is_mine(self, path):
+        # A compiler's files, in what `tempfile.mkdtemp` made.
+        start = path.startswith(self.temporary + os.sep) and path[len(self.temporary) + 1:].split(os.sep)
+        return path in self.mine or bool(start) and len(start) > 1 and os.path.join(self.temporary, start[0]) in self.made
 
-    def take(self, path, found, always):
-        """Moves a file, or copies it where it cannot be moved. Says whether it was moved."""
+    def aside(self, path):
+        """Paths for what is kept of a file: in our folders on its file system, or else in that of temporary files."""
         name = "%d-%d-%s" % (os.getpid(), next(NUMBERS), os.path.basename(path)[-100:])
-        for parent in parents(path):
-            # Some folders cannot be written in, and some are of another mount.
+        for parent in [*parents(path), None]:
+            # Some folders cannot be written in.
             with contextlib.suppress(OSError):
-                folder = self.folder_in(parent)
-                aside = os.path.join(folder, name)
-                self.note("aside", path, aside, always)
-                try:
-                    os.rename(path, aside)
-                except OSError:
-                    with contextlib.suppress(OSError):
-                        os.rmdir(folder)
-                    raise
-                self.changed.add((found.st_dev, found.st_ino))
-                return True
-        if not os.path.lexists(path):
-            return False
-        aside = os.path.join(self.folder_in(tempfile.gettempdir()), name)
-        self.note("aside", path, aside, always)
-        shutil.copy2(path, aside, follow_symlinks=False)
-        return False
+                folder = self.folders.get(parent)
+                if folder is None or not os.path.isdir(folder):
+                    folder = tempfile.mkdtemp(prefix=".carma-dry-run-", dir=parent or self.temporary)
+                    self.folders[parent] = folder
+                yield os.path.join(folder, name)
 
-    def set_aside(self, path, emptied=False, always=False):
-        """Before a file is lost; afterwards an empty one is in its place."""
-        try:
-            found = os.lstat(path)
-        except (OSError, ValueError):
-            return
-        if not (stat.S_ISREG(found.st_mode) or stat.S_ISLNK(found.st_mode)) or not self.is_older(found):
-            return
-        if emptied and (found.st_size == 0 or not os.access(path, os.W_OK)) or path.startswith(SYSTEM):
-            return
-        try:
-            if self.take(path, found, always):
-                mode = stat.S_IMODE(found.st_mode) if stat.S_ISREG(found.st_mode) else 0o600
-                descriptor = os.open(path, os.O_CREAT | os.O_WRONLY, mode)
+    def copy(self, path, found, start=0):
+        """Copies a file from a place on. The file itself stays: others may have it open, or hold a lock of it."""
+        failure = OSError(errno.EACCES, os.strerror(errno.EACCES))
+        for aside in self.aside(path):
+            try:
+                with open(path, "rb") as file, open(aside + PART, "xb") as part:
+                    file.seek(start)
+                    shutil.copyfileobj(file, part, LONGEST)
+                shutil.copystat(path, aside + PART)
+                os.rename(aside + PART, aside)
+                self.note("copied", path, aside, start, found.st_dev, found.st_ino)
+                return
+            except OSError as error:
+                failure = error
+                for left in (aside + PART, aside):
+                    with contextlib.suppress(OSError):
+                        os.remove(left)
+                with contextlib.suppress(OSError):
+                    os.rmdir(os.path.dirname(aside))
+        raise failure
+
+    def move(self, path, found, always):
+        """Moves a file, and puts an empty one in its place. Says whether it could be moved."""
+        for aside in self.aside(path):
+            self.note("aside", path, aside, always)
+            try:
+                os.rename(path, aside)
+            except OSError:  # some folders are of another mount
+                with contextlib.suppress(OSError):
+                    os.rmdir(os.path.dirname(aside))
+                continue
+            mode = stat.S_IMODE(found.st_mode) if stat.S_ISREG(found.st_mode) else 0o600
+            with contextlib.suppress(FileExistsError):  # another's by now
+                descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY, mode)
                 with contextlib.suppress(OSError):
                     os.fchown(descriptor, found.st_uid, found.st_gid)
                 os.fchmod(descriptor, mode)
                 os.close(descriptor)
+            return True
+        return False
+
+    def set_aside(self, path, emptied=False, always=False):
+        """Before a file is lost. Says whether the path is this program's from now on."""
+        if is_system(path):
+            return False
+        if self.is_mine(path):
+            return True
+        try:
+            found = os.lstat(path)
+        except (OSError, ValueError):
+            return False
+        regular = stat.S_ISREG(found.st_mode)
+        if not (regular or stat.S_ISLNK(found.st_mode)) or emptied and not os.access(path, os.W_OK):
+            return False
+        try:
+            done = False
+            if emptied and found.st_size <= LONGEST and found.st_nlink == 1:
+                done = self.copied_from(path, found) == 0
+                if not done:
+                    with contextlib.suppress(OSError):  # one that may not be read
+                        self.copy(path, found)
+                        done = True
+            if not done and not self.move(path, found, always):
+                if not os.path.lexists(path):
+                    return False
+                if not regular:
+                    return False  # in a folder where the program cannot change it, either
+                self.copy(path, found)
         except OSError as error:
             raise OSError(
                 error.errno, "the dry run cannot keep %s, which the program replaces: %s" % (path, error.strerror)
             ) from None
+        self.note("written", path)
+        return True
 
     def swap(self, file):
         """Before an object goes into an open file that has content of an earlier run: another file is behind it then."""
@@ -178,30 +292,47 @@ class Kept:
             found, path = os.fstat(descriptor), os.readlink("/proc/self/fd/%d" % descriptor)
             if not stat.S_ISREG(found.st_mode) or found.st_size == 0 or not os.path.samestat(found, os.lstat(path)):
                 return
+            appends = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND
         except (AttributeError, OSError, ValueError):
             return
-        if not self.is_older(found):
-            return
-        self.set_aside(path, always=True)
-        new = os.open(path, os.O_RDWR)
-        os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
-        os.dup2(new, descriptor, inheritable=os.get_inheritable(descriptor))
-        os.close(new)
+        busy, self.here.busy = getattr(self.here, "busy", False), True
+        try:
+            self.learn()
+            # Of an older file that is small, and one that only grows, enough is kept.
+            start = self.copied_from(path, found)
+            if self.is_mine(path) or start == 0 or appends and start is not None or not self.set_aside(path, always=True):
+                return
+            new = os.open(path, os.O_RDWR)
+            os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
+            os.dup2(new, descriptor, inheritable=os.get_inheritable(descriptor))
+            os.close(new)
+        finally:
+            self.here.busy = busy
 
     # What Python is about to do.
 
     def opened(self, path, _mode, flags):
-        if not isinstance(path, PATHS) or not flags & (os.O_WRONLY | os.O_RDWR):
+        if not isinstance(path, PATHS):
             return
-        path = path_of(path)
-        if path.startswith(SYSTEM):
+        folder = getattr(self.here, "folder", -1)
+        path = path_of(path) if folder < 0 else path_of(name_of(path, folder))
+        if is_system(path):
+            return
+        try:
+            found = os.lstat(path)
+        except (OSError, ValueError):
+            if flags & os.O_CREAT:
+                self.note("written", path)
+            return
+        if not stat.S_ISREG(found.st_mode) or flags & os.O_CREAT and flags & os.O_EXCL:
             return
         if flags & os.O_TRUNC:
             self.set_aside(path, emptied=True)
-        else:
-            with contextlib.suppress(OSError):
-                self.remember(os.lstat(path))
-        self.note("written", path)
+        elif self.is_mine(path):
+            self.note("written", path)
+        elif self.copied_from(path, found) is None:
+            with contextlib.suppress(OSError):  # nothing is lost yet
+                self.copy(path, found, max(found.st_size - LONGEST, 0))
 
     def truncated(self, path, length):
         if isinstance(path, PATHS) and length == 0:
@@ -216,19 +347,21 @@ class Kept:
             found = os.lstat(old)
         except OSError:
             return
+        what = "renamed", old, new, found.st_dev, found.st_ino
         if stat.S_ISDIR(found.st_mode):
-            self.note("renamed", old, new)
+            # It fails where something is.
+            if not os.path.lexists(new) or is_folder(new) and not os.listdir(new):
+                self.note(*what)
             return
         with contextlib.suppress(OSError):
-            if os.path.samestat(found, os.lstat(new)):
+            there = os.lstat(new)
+            if os.path.samestat(found, there) or stat.S_ISDIR(there.st_mode):
                 return
-        older = self.is_older(found)
-        self.remember(found)
         self.set_aside(new)
-        if older:
-            self.note("renamed", old, new)
-        else:
+        if self.is_mine(old):
             self.note("written", new)
+        else:
+            self.note(*what)
 
     def folder_made(self, path, _mode, folder):
         path = name_of(path, folder)
@@ -237,22 +370,30 @@ class Kept:
 
     def folder_removed(self, path, folder):
         path = name_of(path, folder)
-        if is_folder(path):
-            self.note("removed", path, stat.S_IMODE(os.stat(path).st_mode))
+        if is_folder(path) and not os.listdir(path):
+            found = os.stat(path)
+            self.note("removed", path, stat.S_IMODE(found.st_mode), found.st_dev, found.st_ino)
 
     def linked(self, old, new, *folders):
         new = name_of(new, folders[-1])
-        if len(folders) > 1:
-            self.touched(old, folders[0])
-        if not os.path.lexists(new):
+        # Another name of an older file is an older file.
+        if not os.path.lexists(new) and (len(folders) == 1 or self.is_mine(name_of(old, folders[0]))):
             self.note("written", new)
-
-    def touched(self, path, *rest):
-        with contextlib.suppress(OSError):
-            self.remember(os.fstat(path) if isinstance(path, int) else os.lstat(name_of(path, rest[-1])))
 
 
 # --- once the program is over -------------------------------------------------------------------
+
+
+def has_mark(file):
+    last = b""
+    for _ in range(PIECES):
+        piece = file.read(LONGEST)
+        if MARKED.search(last + piece):
+            return True
+        if not piece:
+            break
+        last = piece[-100:]
+    return False
 
 
 def stands_for_objects(path):
@@ -271,14 +412,7 @@ def stands_for_objects(path):
         if unpack is None and found.st_size > LONGEST and start[257:262] != b"ustar":
             return False
         with (unpack or open)(path, "rb") as file:
-            last = b""
-            for _ in range(PIECES):
-                piece = file.read(LONGEST)
-                if MARKED.search(last + piece):
-                    return True
-                if not piece:
-                    break
-                last = piece[-100:]
+            return has_mark(file)
     except Exception:  # modules for packed files have an error each for what is no such file
         pass
     return False
@@ -311,10 +445,45 @@ def move(there, here):
         if os.path.islink(there):
             os.symlink(os.readlink(there), here)
         else:
-            shutil.copyfile(there, here)
-            with contextlib.suppress(OSError):
-                shutil.copystat(there, here)
+            fill(there, here)
         os.remove(there)
+
+
+def fill(there, here, start=0, same=None):
+    """Content of one file into another from a place on, never by way of a link that another user may have put there."""
+    try:
+        descriptor = os.open(here, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode) or same is None and found.st_uid != os.geteuid():
+            os.close(descriptor)
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+    except FileNotFoundError:
+        descriptor = os.open(here, os.O_WRONLY | os.O_NOFOLLOW | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb", buffering=0) as file, open(there, "rb") as kept:
+        if same is not None and identity(os.fstat(descriptor)) != same:
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+        file.truncate(start)
+        file.seek(start)
+        shutil.copyfileobj(kept, file, LONGEST)
+        found = os.fstat(kept.fileno())
+        with contextlib.suppress(OSError):
+            if same is None:
+                os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
+            os.utime(descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def identity_of(path):
+    with contextlib.suppress(OSError):
+        return identity(os.lstat(path))
+    return None
+
+
+def has_added(path, start):
+    """Whether objects were added to a file behind a place."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        file.seek(start)
+        return has_mark(file)
+    return False
 
 
 def bring(there, here):
@@ -329,30 +498,18 @@ def bring(there, here):
             os.rmdir(there)
 
 
-def within(paths, old, new):
-    """Where those of these paths are that a rename has moved."""
-    start = old + os.sep
-    return {p: new + p[len(old):] for p in paths if p == old or p.startswith(start)}
-
-
-def read(notes):
-    found = []
-    with open(notes, "rb") as file:
-        for line in file:
-            with contextlib.suppress(ValueError):  # cut off
-                found.append(json.loads(line))
-    return found
-
-
 def put_back(notes):
-    """Undoes what was noted, and tells what cannot be undone."""
+    """Undoes what was noted, and tells what cannot be undone. Says whether all was."""
     taken = notes + ".taken"
     os.rename(notes, taken)
     # Paths as they are at the end of the run, but for those in `steps`.
-    written, made, steps = {}, set(), []
-    for what, *args in read(taken):
+    written, made, copied, steps = set(), set(), set(), []
+    with open(taken, "rb") as file:
+        noted = list(parsed(file))
+    ever = {args[0] for what, *args in noted if what == "written"}
+    for what, *args in noted:
         if what == "written":
-            written[args[0]] = None
+            written.add(args[0])
         elif what == "made":
             made.add(args[0])
         elif what == "removed":
@@ -361,66 +518,105 @@ def put_back(notes):
             else:
                 steps.append((what, args))
         elif what == "renamed":
-            old, new = args
+            old, new = args[:2]
             if old not in made:
                 steps.append((what, args))
-            written.update(dict.fromkeys(within(written, old, new).values()))
+            written = written - set(within(written, new, new)) | set(within(written, old, new).values())
             moved = within(made, old, new)
             made = made - set(moved) | set(moved.values())
         else:
             steps.append((what, args))
+            if what == "copied":
+                copied.add((args[0], *args[3:]))
+                args.append(args[0] in ever)
     # Links first, which lead to others.
     for path in sorted(written, key=os.path.islink, reverse=True):
-        if stands_for_objects(path):
+        # An older file that has been emptied is filled again.
+        if stands_for_objects(path) and (path, *(identity_of(path) or ())) not in copied:
             with contextlib.suppress(OSError):
                 os.remove(path)
-    folders, new = set(), set()  # new: what the program made where something older was
+    # new: what the program made where something older was; anew: what came back as another file or folder than it was
+    folders, new, anew, failed = set(), set(), {}, False
     for what, args in reversed(steps):
         try:
-            undo(what, args, folders, new)
-        except OSError as error:
-            if what == "aside":
-                tell("%s could not be put back (%s): it is %s" % (args[0], error.strerror, args[1]))
+            undo(what, args, folders, new, anew)
+        except Exception as error:  # whatever it is, the others come back
+            failed = True
+            why = getattr(error, "strerror", None) or repr(error)
+            if what in ("aside", "copied"):
+                tell("%s could not be put back (%s): it is %s" % (args[0], why, args[1]))
             elif what == "renamed":
-                tell("%s could not be named %s again (%s)" % (args[1], args[0], error.strerror))
+                tell("%s could not be named %s again (%s)" % (args[1], args[0], why))
             else:
-                tell("the folder %s could not be made again (%s)" % (args[0], error.strerror))
+                tell("the folder %s could not be made again (%s)" % (args[0], why))
     for folder in folders:
-        with contextlib.suppress(OSError):
+        try:
             os.rmdir(folder)  # once it is empty
-    os.remove(taken)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            if failed:
+                with contextlib.suppress(OSError):
+                    shutil.copyfile(taken, os.path.join(folder, "notes"))
+    if not failed:
+        os.remove(taken)
+    return not failed
 
 
-def undo(what, args, folders, new):
+def undo(what, args, folders, new, anew):
     if what == "aside":
         path, aside, always = args
         folders.add(os.path.dirname(aside))
         if not os.path.lexists(aside):
             return  # it had not been moved yet
-        if always or is_lost(path):
+        if always or is_lost(path) or os.path.islink(path) and os.path.islink(aside):
+            was = identity_of(aside)
             move(aside, path)
+            anew[was] = identity_of(path)
         else:
             new.add(path)
             os.remove(aside)
+    elif what == "copied":
+        path, aside, start, *same, emptied = args
+        folders.add(os.path.dirname(aside))
+        if not os.path.lexists(aside):
+            return
+        if identity_of(path) == tuple(same):
+            if is_lost(path) or has_added(path, start):
+                fill(aside, path, start, tuple(same))
+            os.remove(aside)
+        elif emptied and is_lost(path):
+            move(aside, path)
+            anew[tuple(same)] = identity_of(path)
+        else:  # one that has only grown was removed or replaced by others
+            if os.path.lexists(path):
+                new.add(path)
+            os.remove(aside)
     elif what == "removed":
-        path, mode = args
+        path, mode, *same = args
         if os.path.lexists(path):
             new.add(path)
         else:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             os.mkdir(path)
             os.chmod(path, mode)
+            anew[tuple(same)] = identity_of(path)
     else:
-        old, there = args
-        if os.path.lexists(there) and there not in new:
+        old, there, *same = args
+        if identity_of(there) not in (tuple(same), anew.get(tuple(same), ())):
+            if os.path.lexists(there) and not os.path.lexists(old):
+                tell("%s is not what the program renamed: that was %s" % (there, old))
+        elif there not in new:
             bring(there, old)
             if os.path.lexists(there):
                 tell("%s is what the program renamed: it was %s, where the program has written anew" % (there, old))
 
 
 def tell(what):
-    print("carma: %s" % what, file=sys.stderr)
+    # Nobody may read it, and what is left is put back all the same.
+    with contextlib.suppress(OSError, ValueError):
+        os.write(2, os.fsencode("carma: %s\n" % what))
 
 
 if __name__ == "__main__":
-    put_back(sys.argv[1])
+    sys.exit(0 if put_back(sys.argv[1]) else NOT_ALL)

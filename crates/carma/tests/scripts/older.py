@@ -1,0 +1,157 @@
+"""Programs meet files that they have not made: `before` makes those, the dry run meets them, `after` looks for them."""
+
+import io
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+os.chdir(sys.argv[2])
+BIG = bytes(range(256)) * (3 << 12)
+
+
+def put(name, content):
+    with open(name, "wb") as f:
+        f.write(content)
+
+
+def get(name):
+    with open(name, "rb") as f:
+        return f.read()
+
+
+def before():
+    for name in ("best.pt", "chmod.pt", "forked.pt", "hard.pt", "removed.pt", "renamed.pt", "again.pt", "at.pt", "models.bin"):
+        put(name, name.encode())
+    os.link("hard.pt", "other.pt")
+    put("empty.pt", b"")
+    put("big.pt", BIG)
+    put("big.bin", BIG)
+    put("plain.log", b"1\n")
+    put("rotated.log", b"1\n")
+    put("job.lock", b"")
+    put("emptied.pid", b"123")
+    put("written.pid", b"123")
+    for name in ("all", "big"):
+        with zipfile.ZipFile(name + ".zip", "w") as archive:
+            archive.write("%s.%s" % (name, "pt") if name == "big" else "best.pt")
+        with tarfile.open(name + ".tar", "w") as archive:
+            archive.add("%s.%s" % (name, "pt") if name == "big" else "best.pt")
+    for folder in ("ckpt", "ckpt.bak", "step-1", "step-3", "at"):
+        os.mkdir(folder)
+        put(folder + "/model.pt", folder.encode())
+    os.symlink("step-1", "latest")
+
+
+def after():
+    for name in ("best.pt", "chmod.pt", "forked.pt", "hard.pt", "removed.pt", "renamed.pt", "again.pt", "at.pt", "models.bin"):
+        assert get(name) == name.encode(), name
+    assert get("other.pt") == b"hard.pt" and os.path.samefile("hard.pt", "other.pt")
+    assert get("empty.pt") == b"" and get("big.pt") == get("big.bin") == BIG
+    assert get("plain.log") == b"1\n2\n" and get("rotated.log") == b"1\n2\n"
+    # Another has removed it.
+    assert not os.path.exists("job.lock")
+    assert get("emptied.pid") == b"123" and get("written.pid") == b"456"
+    for name in ("all", "big"):
+        member = "big.pt" if name == "big" else "best.pt"
+        with zipfile.ZipFile(name + ".zip") as archive:
+            assert archive.namelist() == [member] and archive.read(member) == get(member)
+        with tarfile.open(name + ".tar") as archive:
+            assert archive.getnames() == [member] and archive.extractfile(member).read() == get(member)
+    for folder in ("ckpt", "ckpt.bak", "step-1", "step-3", "at"):
+        assert os.listdir(folder) == ["model.pt"] and get(folder + "/model.pt") == folder.encode(), folder
+    assert os.readlink("latest") == "step-1"
+    assert get("live.pt") == b"live"
+    left = {"new.pt", "again.old", "renamed.old", "child.pt", "temporary.pt", "rotated.log.1", "latest.tmp"} & set(os.listdir())
+    assert not left, left
+    assert not [name for name in os.listdir() if name.startswith(".carma")]
+
+
+def by_another(line):
+    subprocess.run(line, shell=True, check=True)
+
+
+def meets():
+    import torch
+
+    model = torch.nn.Linear(64, 64).cuda()
+    weights = model.state_dict()
+
+    def save(name):
+        torch.save(weights, name)
+
+    content = io.BytesIO()
+    save(content)
+    # What is added to: archives, models one behind the other, logs.
+    save("new.pt")
+    for name in ("all", "big"):
+        with zipfile.ZipFile(name + ".zip", "a") as archive:
+            archive.write("new.pt")
+        with tarfile.open(name + ".tar", "a") as archive:
+            archive.add("new.pt")
+    for name in ("models.bin", "big.bin"):
+        with open(name, "ab") as f:
+            f.write(content.getvalue())
+    for name in ("plain.log", "rotated.log"):
+        with open(name, "ab") as f:
+            f.write(b"2\n")
+    os.rename("rotated.log", "rotated.log.1")
+    # What others have touched, or made since.
+    by_another("chmod 600 chmod.pt; printf live > live.pt; cp -p best.pt copied; mv copied best.pt")
+    for name in ("chmod.pt", "live.pt", "best.pt"):
+        save(name)
+    # Processes of the program know of each other.
+    for _ in range(2):
+        child = os.fork()
+        if child == 0:
+            with open("forked.pt", "ab"):
+                pass
+            os.chmod("forked.pt", 0o600)
+            save("forked.pt")
+            save("child.pt")
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        save("forked.pt")
+        save("child.pt")
+    # What fails is not undone.
+    try:
+        os.rename("ckpt", "ckpt.bak")
+        raise AssertionError("renamed")
+    except OSError:
+        pass
+    try:
+        os.open("job.lock", os.O_CREAT | os.O_EXCL | os.O_TRUNC | os.O_WRONLY)
+        raise AssertionError("opened")
+    except FileExistsError:
+        by_another("rm job.lock")
+    # What others hold a lock of is the same file.
+    for name, content_now in (("emptied.pid", ""), ("written.pid", "456")):
+        was = os.stat(name)
+        with open(name, "w") as f:
+            f.write(content_now)
+        assert os.path.samestat(os.stat(name), was)
+    save("hard.pt")
+    os.symlink("step-3", "latest.tmp")
+    os.replace("latest.tmp", "latest")
+    folder = os.open("at", os.O_RDONLY)
+    for name in ("model.pt", "at.pt"):
+        with os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, dir_fd=folder), "wb") as f:
+            save(f)
+    os.close(folder)
+    for name in ("empty.pt", "big.pt", "big.pt"):
+        save(name)
+    os.remove("removed.pt")
+    os.rename("renamed.pt", "renamed.old")
+    save("again.pt")
+    os.rename("again.pt", "again.old")
+    save("temporary.pt")
+    os.replace("temporary.pt", "again.pt")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(4):
+        model(torch.ones(8, 64, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+{"before": before, "meets": meets, "after": after}[sys.argv[1]]()
