@@ -210,10 +210,11 @@ fn what_was_noted_is_missed_and_messages_that_nobody_reads_are_not() {
     dry_run().stderr(std::fs::File::create("/dev/full").unwrap()).output().unwrap();
     assert_eq!(std::fs::read_to_string(dir.path().join("best.pt")).unwrap(), "of an earlier run");
     train(
-        "import sys, torch\n\
+        "import torch\n\
          torch.save(torch.ones(8, device='cuda'), 'best.pt')\n\
-         import os, subprocess, carma_trace_saves\n\
-         subprocess.run(['rm', carma_trace_saves.KEPT[0].notes])\n",
+         import subprocess, carma_trace_saves\n\
+         kept = carma_trace_saves.KEPT[0]\n\
+         subprocess.run(['rm', '-r', kept.notes, *kept.folders.values()])\n",
     );
     let out = dry_run().output().unwrap();
     let stderr = String::from_utf8_lossy(&out.stderr);
@@ -262,7 +263,7 @@ fn what_is_saved_takes_nothing_and_what_is_loaded_does() {
     let made = Command::new(python)
         .args([
             "-c",
-            "import sys, torch\n\
+            "import torch\n\
              whole = torch.ones(4096, 4096)\n\
              torch.save({'whole': whole, 'part': whole[0], 'step': torch.tensor(7)}, sys.argv[1])",
             &earlier,

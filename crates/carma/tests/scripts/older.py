@@ -22,7 +22,7 @@ def get(name):
 
 
 def before():
-    for name in ("best.pt", "chmod.pt", "forked.pt", "hard.pt", "removed.pt", "renamed.pt", "again.pt", "at.pt", "models.bin"):
+    for name in ("best.pt", "chmod.pt", "forked.pt", "hard.pt", "removed.pt", "renamed.pt", "again.pt", "at.pt", "linked.pt", "models.bin"):
         put(name, name.encode())
     os.link("hard.pt", "other.pt")
     put("empty.pt", b"")
@@ -45,7 +45,7 @@ def before():
 
 
 def after():
-    for name in ("best.pt", "chmod.pt", "forked.pt", "hard.pt", "removed.pt", "renamed.pt", "again.pt", "at.pt", "models.bin"):
+    for name in ("best.pt", "chmod.pt", "forked.pt", "hard.pt", "removed.pt", "renamed.pt", "again.pt", "at.pt", "linked.pt", "models.bin"):
         assert get(name) == name.encode(), name
     assert get("other.pt") == b"hard.pt" and os.path.samefile("hard.pt", "other.pt")
     assert get("empty.pt") == b"" and get("big.pt") == get("big.bin") == BIG
@@ -134,6 +134,8 @@ def meets():
     save("hard.pt")
     os.symlink("step-3", "latest.tmp")
     os.replace("latest.tmp", "latest")
+    os.remove("linked.pt")
+    os.symlink("live.pt", "linked.pt")
     folder = os.open("at", os.O_RDONLY)
     for name in ("model.pt", "at.pt"):
         with os.fdopen(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, dir_fd=folder), "wb") as f:

@@ -419,8 +419,8 @@ def stands_for_objects(path):
 
 
 def is_lost(path):
-    """Whether nothing but this run's checkpoints took the place of what was there."""
-    if not os.path.exists(path):
+    """Whether nothing but this run's checkpoints took the place of what was there; a link has nothing in it."""
+    if os.path.islink(path) or not os.path.exists(path):
         return True
     if is_folder(path):
         return not os.listdir(path)
@@ -437,7 +437,7 @@ def clear(path):
 
 def move(there, here):
     os.makedirs(os.path.dirname(here), exist_ok=True)
-    if is_folder(here) or os.path.islink(there):
+    if is_folder(here) or os.path.islink(here) or os.path.islink(there):
         clear(here)
     try:
         os.replace(there, here)
@@ -569,7 +569,7 @@ def undo(what, args, folders, new, anew):
         folders.add(os.path.dirname(aside))
         if not os.path.lexists(aside):
             return  # it had not been moved yet
-        if always or is_lost(path) or os.path.islink(path) and os.path.islink(aside):
+        if always or is_lost(path):
             was = identity_of(aside)
             move(aside, path)
             anew[was] = identity_of(path)
@@ -581,7 +581,8 @@ def undo(what, args, folders, new, anew):
         folders.add(os.path.dirname(aside))
         if not os.path.lexists(aside):
             return
-        if identity_of(path) == tuple(same):
+        # What took its place may have got its number.
+        if identity_of(path) == tuple(same) and not os.path.islink(path):
             if is_lost(path) or has_added(path, start):
                 fill(aside, path, start, tuple(same))
             os.remove(aside)
