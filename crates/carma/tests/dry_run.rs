@@ -263,7 +263,7 @@ fn what_is_saved_takes_nothing_and_what_is_loaded_does() {
     let made = Command::new(python)
         .args([
             "-c",
-            "import torch\n\
+            "import sys, torch\n\
              whole = torch.ones(4096, 4096)\n\
              torch.save({'whole': whole, 'part': whole[0], 'step': torch.tensor(7)}, sys.argv[1])",
             &earlier,
