@@ -432,8 +432,8 @@ mod tests {
         reason:    GpuMemory(2 of 3 GPUs found; need 20.0 GiB (declared); best is GPU 1
                    with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours; 18.0 GiB…
         place:     3rd of 41; shortest first: 10 min on 1 GPU (2 runs of this command)
-        start:     by 09:21:40 (in 25 min) if run times are as expected: from then
-                   on GPUs are kept for it
+        start:     by 09:21:40 (in 25 min) if run times are as expected: from then on
+                   GPUs are kept for it
         waits for: the end of job 7 on GPU 2, expected in about 12 min 20 s (its own
                    count); it would start on GPU 2 then
 
