@@ -441,7 +441,7 @@ impl Engine {
         self.spread(id);
     }
 
-    /// What forecasts need of a job. It is read only where the job ends so soon after a restart that nobody has yet.
+    /// What forecasts need of a job. The engine reads the submission only where the job ends before the thread that reads earlier jobs has come to it.
     fn gist(&mut self, id: JobId) -> Result<Option<Arc<Gist>>, JournalError> {
         if let Some(known) = self.parts.memory.gist(id) {
             return Ok(Some(known));

@@ -186,7 +186,7 @@ impl Contender {
         }
     }
 
-    pub(crate) fn run(
+    fn run(
         &self,
         workload: &Workload,
         cluster: &Cluster,
@@ -199,12 +199,12 @@ impl Contender {
 }
 
 /// A run and what exclusive GPUs do.
-pub(crate) struct Pair<'a> {
-    pub(crate) run: &'a RunResult,
-    pub(crate) exclusive: &'a RunResult,
+struct Pair<'a> {
+    run: &'a RunResult,
+    exclusive: &'a RunResult,
 }
 
-pub(crate) fn row(name: &str, pairs: &[Pair]) -> Row {
+fn row(name: &str, pairs: &[Pair]) -> Row {
     let figures: Vec<Figures> =
         pairs.iter().map(|it| Figures::of(&it.run.summary, &it.exclusive.summary)).collect();
     let lost = pairs.iter().map(|it| it.exclusive.summary.completed.saturating_sub(it.run.summary.completed));
@@ -217,6 +217,35 @@ pub(crate) fn row(name: &str, pairs: &[Pair]) -> Row {
         lost: lost.sum(),
         later: pairs.iter().map(|it| late(it.run, it.exclusive)).fold(0.0, f64::max),
     }
+}
+
+/// A trace on exclusive GPUs, and under each contender.
+pub(crate) type Runs = (RunResult, Vec<RunResult>);
+
+/// Each workload on exclusive GPUs and under each contender.
+pub(crate) fn side_by_side(
+    contenders: &[Contender],
+    workloads: &[Workload],
+    cluster: &Cluster,
+    sharing: SharingMode,
+    size: Size,
+) -> Result<Vec<Runs>, Error> {
+    let one = |workload: &Workload| {
+        let base = alone(workload, cluster, size.seed)?;
+        let runs = contenders.iter().map(|it| it.run(workload, cluster, sharing, size.seed));
+        Ok((base, runs.collect::<Result<Vec<_>, Error>>()?))
+    };
+    let runs = on_threads(size.threads, workloads.len(), || (), |at, ()| one(&workloads[at]));
+    runs.into_iter().collect()
+}
+
+/// A row for each contender.
+pub(crate) fn rows(contenders: &[Contender], runs: &[Runs]) -> Vec<Row> {
+    let of = |(at, contender): (usize, &Contender)| {
+        let pairs = runs.iter().map(|(exclusive, runs)| Pair { run: &runs[at], exclusive });
+        row(&contender.name, &pairs.collect::<Vec<_>>())
+    };
+    contenders.iter().enumerate().map(of).collect()
 }
 
 /// Every preset and baseline on CARMA's traces, under each way of sharing, and `adaptive` with more, less and wrong knowledge.
@@ -265,24 +294,8 @@ pub fn synthetic(catalogue: &Catalogue, size: Size) -> Result<Vec<Load>, Error> 
         let cluster = traces::cluster(spec)?;
         for load in LOADS {
             let workloads = drawn(catalogue, size, load, &cluster)?;
-            let runs = on_threads(
-                size.threads,
-                workloads.len(),
-                || (),
-                |at, ()| {
-                    let base = alone(&workloads[at], &cluster, size.seed)?;
-                    let runs = contenders
-                        .iter()
-                        .map(|it| it.run(&workloads[at], &cluster, SharingMode::Mps, size.seed));
-                    Ok((base, runs.collect::<Result<Vec<_>, Error>>()?))
-                },
-            );
-            let runs = runs.into_iter().collect::<Result<Vec<(RunResult, Vec<RunResult>)>, Error>>()?;
-            let of = |(at, contender): (usize, &Contender)| {
-                let pairs = runs.iter().map(|(exclusive, runs)| Pair { run: &runs[at], exclusive });
-                row(&contender.name, &pairs.collect::<Vec<_>>())
-            };
-            let rows = contenders.iter().enumerate().map(of).collect();
+            let runs = side_by_side(&contenders, &workloads, &cluster, SharingMode::Mps, size)?;
+            let rows = rows(&contenders, &runs);
             tables.push(Load { cluster: spec.to_owned(), load, traces: workloads.len(), rows });
         }
     }

@@ -1,14 +1,13 @@
 //! Policies on made-up traces of given gaps between arrivals, on three clusters and under both ways of sharing.
 
 use crate::Error;
-use crate::compare::{Contender, MIXES, Pair, Row, Size, from_synthesis, row};
-use crate::figures::{alone, geometric_mean, ratio};
+use crate::compare::{Contender, MIXES, Row, Runs, Size, from_synthesis, rows, side_by_side};
+use crate::figures::{geometric_mean, ratio};
 use crate::limits::SHARING;
-use crate::threads::on_threads;
 use crate::traces;
 use carma_core::units::Millis;
 use carma_sim::event::outcome::RunResult;
-use carma_sim::trace::{Catalogue, Workload};
+use carma_sim::trace::Catalogue;
 use serde::Serialize;
 
 /// The clusters.
@@ -48,9 +47,6 @@ pub struct Shape {
     pub worst: f64,
 }
 
-/// A trace on exclusive GPUs and under each policy.
-type Runs = (RunResult, Vec<RunResult>);
-
 /// A few policies, `adaptive` with other knowledge among them, on traces of CARMA's first mix.
 ///
 /// # Errors
@@ -72,17 +68,7 @@ pub fn gaps(catalogue: &Catalogue, size: Size) -> Result<Vec<Gaps>, Error> {
     for spec in CLUSTERS {
         let cluster = traces::cluster(spec)?;
         for sharing in SHARING {
-            let one = |workload: &Workload| {
-                let base = alone(workload, &cluster, size.seed)?;
-                let runs = contenders.iter().map(|it| it.run(workload, &cluster, sharing, size.seed));
-                Ok((base, runs.collect::<Result<Vec<_>, Error>>()?))
-            };
-            let runs = on_threads(size.threads, workloads.len(), || (), |at, ()| one(&workloads[at]));
-            let runs = runs.into_iter().collect::<Result<Vec<Runs>, Error>>()?;
-            let of = |(at, contender): (usize, &Contender)| {
-                let pairs = runs.iter().map(|(exclusive, runs)| Pair { run: &runs[at], exclusive });
-                row(&contender.name, &pairs.collect::<Vec<_>>())
-            };
+            let runs = side_by_side(&contenders, &workloads, &cluster, sharing, size)?;
             let makespan = |name: &str, runs: &[RunResult]| {
                 let at = contenders.iter().position(|it| it.name == name);
                 at.map_or(f64::INFINITY, |at| runs[at].summary.makespan_s)
@@ -100,7 +86,7 @@ pub fn gaps(catalogue: &Catalogue, size: Size) -> Result<Vec<Gaps>, Error> {
                 cluster: spec.to_owned(),
                 sharing: sharing.to_string(),
                 traces: workloads.len(),
-                rows: contenders.iter().enumerate().map(of).collect(),
+                rows: rows(&contenders, &runs),
                 shapes: shapes.into_iter().zip(runs.chunks(repeats as usize)).map(shape).collect(),
             });
         }

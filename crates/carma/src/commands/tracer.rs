@@ -188,7 +188,7 @@ fn put_back(command: &mut Command, notes: &Path) {
         // Nothing was noted.
         Ok(found) if found.len() == 0 => return,
         Ok(_) => {}
-        // Somebody has removed them, or began with them.
+        // The program has removed them, or an earlier put-back has taken them and was cut off.
         Err(e) => {
             say(&format!(
                 "{}: {e}: what the program replaced may still be in .carma-dry-run-*",

@@ -94,7 +94,7 @@ pub(super) async fn in_turn<T>(turn: Option<Turn>, work: impl Future<Output = T>
 }
 
 /// Does a part of the work on a request on a thread that may block. The request's turn is held until it is done, also when
-/// its client has left and nobody waits for it any more.
+/// its client has disconnected.
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Failure> {

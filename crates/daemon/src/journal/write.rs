@@ -210,7 +210,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Deletes jobs that are forgotten and environments that nobody needs, and gives a piece of the free space back to the disk.
+    /// Deletes jobs that are forgotten and environments that no job uses, and gives a piece of the free space back to the disk.
     fn sweep(&mut self) -> rusqlite::Result<()> {
         let doomed = self.environments.take_doomed(MOST_SWEPT);
         let forgotten = self.ended.doomed(MOST_SWEPT);

@@ -614,7 +614,7 @@ def undo(what, args, folders, new, anew):
 
 
 def tell(what):
-    # Nobody may read it, and what is left is put back all the same.
+    # Standard error may be closed or full, and the rest is put back all the same.
     with contextlib.suppress(OSError, ValueError):
         os.write(2, os.fsencode("carma: %s\n" % what))
 
