@@ -9,8 +9,9 @@
 # Environment: CARMA (the binary), OUT (where the results go; a call that is killed leaves all plays that were over), STATE (where
 # they are kept between calls; copy plays/ and state/ from OUT there to go on elsewhere), BUDGET (of a call), POLICIES, REPEAT, JOBS,
 # GAP, WORK, ONLY (kinds; empty: all), ADD (and these), KILL (the daemon, when this share has come), SEED, TASKS (a file of others),
-# ARRIVALS (poisson, or a trace's file), LIMIT (of slowdown or latency, by kind: vit_b16=1.5,distilbert_serve=60ms), WINDOW (of the daemon:
-# the tasks are as much shorter than those of the papers as 5 s are than their 30; slowdown is measured over as long). REHEARSE=2 plays it on two virtual GPUs: its numbers mean nothing.
+# ARRIVALS (poisson, or a trace's file), FLOOR (`queue.floor` of the daemon), LIMIT (of slowdown or latency, by kind: vit_b16=1.5,distilbert_serve=60ms),
+# WINDOW (of the daemon: the tasks are as much shorter than those of the papers as 5 s are than their 30; slowdown is measured over as
+# long). REHEARSE=2 plays it on two virtual GPUs: its numbers mean nothing.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 carma=$(realpath "${CARMA:-$here/../../target/release/carma}")
@@ -20,6 +21,9 @@ only=${ONLY-resnet18_cifar,bert_infer,gpt2_decode,loader,dcgan_train,resnet50,be
 policies=${POLICIES:-exclusive,adaptive,adaptive+history,or-magm,aegis-oracle}
 mkdir -p "$out" "$state"
 printf '[sampling]\nwindow = "%s"\n' "${WINDOW:-5s}" >"$state/carma.toml"
+if [ -n "${FLOOR:-}" ]; then
+    printf '[queue]\nfloor = %s\n' "$FLOOR" >>"$state/carma.toml"
+fi
 if [ -n "${LIMIT:-}" ]; then
     printf '[jobs]\nslowdown-window = "%s"\n' "${WINDOW:-5s}" >>"$state/carma.toml"
 fi
