@@ -107,8 +107,15 @@ fn jobs_without_a_run_time_read_and_write_as_they_did() {
     );
     let mut job: NewJob = serde_json::from_str(written).unwrap();
     assert_eq!((job.run_time, serde_json::to_string(&job).unwrap().as_str()), (None, written));
-    let run_time =
-        RunTime { low_s: 1, median_s: 2, high_s: 3, basis: RunsOf::Program, runs: 4, counted: false };
+    let run_time = RunTime {
+        low_s: 1,
+        median_s: 2,
+        high_s: 3,
+        basis: RunsOf::Program,
+        runs: 4,
+        counted: false,
+        exact: false,
+    };
     job.run_time = Some(run_time);
     let with = r#""run_time":{"low_s":1,"median_s":2,"high_s":3,"basis":"program","runs":4}"#;
     let text = serde_json::to_string(&job).unwrap();

@@ -236,6 +236,7 @@ fn run_time() -> impl Strategy<Value = RunTime> {
         basis,
         runs,
         counted: low_s % 2 == 1,
+        exact: false,
     })
 }
 

@@ -304,7 +304,7 @@ impl RunTimes {
         let (basis, runs, counted) = basis?;
         let [low_s, median_s, high_s] = quantiles(&mut weighted, [TAIL, 0.5, 1.0 - TAIL])?;
         let runs = u32::try_from(runs).unwrap_or(u32::MAX);
-        Some(RunTime { low_s, median_s, high_s, basis, runs, counted })
+        Some(RunTime { low_s, median_s, high_s, basis, runs, counted, exact: false })
     }
 
     fn unlist(&mut self, user: u64, used: u64, key: ClassKey) {

@@ -42,6 +42,7 @@ mod tests {
             basis: RunsOf::Command,
             runs: 4,
             counted: false,
+            exact: false,
         };
         assert!(is_news(None, &one) && !is_news(Some(&one), &one));
         assert!(!is_news(Some(&one), &RunTime { median_s: 210, runs: 5, ..one }));
@@ -59,7 +60,15 @@ mod tests {
 
     #[test]
     fn few_runs_of_others_are_little() {
-        let one = RunTime { low_s: 1, median_s: 2, high_s: 3, basis: RunsOf::User, runs: 7, counted: false };
+        let one = RunTime {
+            low_s: 1,
+            median_s: 2,
+            high_s: 3,
+            basis: RunsOf::User,
+            runs: 7,
+            counted: false,
+            exact: false,
+        };
         assert!(
             is_little(None)
                 && is_little(Some(&one))

@@ -20,15 +20,13 @@ pub struct RunTime {
     /// None of them has come to its end: the times are what the counts of so many running jobs say (`step 300/1000`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub counted: bool,
+    /// It is known, not estimated: what a simulation that tells true run times says. One run of a command, from which all three
+    /// times are read, is an estimate.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exact: bool,
 }
 
 impl RunTime {
-    /// Whether it is known, not estimated: all such runs take as long.
-    #[must_use]
-    pub const fn is_exact(&self) -> bool {
-        self.low_s == self.high_s
-    }
-
     /// The mean of such runs, from three quantiles: the median and those of 5 and 95 %, where the bounds are read from few runs to hold
     /// for 10 and 90 % (Pearson and Tukey, Biometrika 52, 1965). Most runs are shorter: a few take very long.
     #[must_use]
@@ -78,7 +76,7 @@ mod tests {
     #[test]
     fn a_few_long_runs_make_the_mean_longer_than_most() {
         let of = |low_s, median_s, high_s| {
-            RunTime { low_s, median_s, high_s, basis: RunsOf::User, runs: 9, counted: false }.mean_s()
+            RunTime { low_s, median_s, high_s, basis: RunsOf::User, runs: 9, counted: false, exact: false }.mean_s()
         };
         assert_eq!((of(60, 60, 60), of(0, 0, 0)), (60, 0));
         assert_eq!(of(60, 600, 14_400), 3053);

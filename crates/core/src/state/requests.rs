@@ -57,7 +57,7 @@ impl State {
             return None;
         }
         let spec = &job.spec;
-        let exact = spec.run_time.is_some_and(|run| run.is_exact());
+        let exact = spec.run_time.is_some_and(|run| run.exact);
         let slack = if exact || !self.takes_turns(job) { 0 } else { policy.slack.0 };
         let ask = Ask {
             gpus: self.gpus.iter().filter(|gpu| gpu.present).count(),

@@ -152,9 +152,18 @@ impl Known {
         if self.knowledge.run_times == RunTimesKnown::Learned {
             return None;
         }
-        let seconds = self.knowledge.errors.run_time(command, job.duration.0 as f64 / 1000.0);
+        let errors = &self.knowledge.errors;
+        let seconds = errors.run_time(command, job.duration.0 as f64 / 1000.0);
         let s = seconds.round().max(1.0) as u64;
-        Some(RunTime { low_s: s, median_s: s, high_s: s, basis: RunsOf::Command, runs: 1, counted: false })
+        Some(RunTime {
+            low_s: s,
+            median_s: s,
+            high_s: s,
+            basis: RunsOf::Command,
+            runs: 1,
+            counted: false,
+            exact: errors.run_time == 0.0,
+        })
     }
 
     /// What was learned of a job's run time, with the error that is asked for.
