@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Copies of one training on a GPU: throughput, time and energy of an epoch, and SM activity, by way and number. An SVG.
 
-    python3 bench/h200/plot_copies.py bench/h200/results/copies-{6,5,7,9,10}.json > docs/research/h200-copies.svg
+    python3 bench/h200/plot_copies.py bench/h200/results/copies-{6,5,7,9,10,11}.json > docs/research/h200-copies.svg
     python3 bench/h200/plot_copies.py --rows results/measured.log.jsonl > copies.json
 
 Reads what `carma bench collocation` writes as summary.json (rows), alone or as `rows` beside a `machine`. Ratios are to one alone of the same file; of one training, way
