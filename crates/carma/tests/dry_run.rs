@@ -295,6 +295,7 @@ fn failures_are_told_with_the_line_of_the_script() {
         ("extension.py", "No module named 'my_cuda_kernels' at extension.py:3"),
         ("crash.py", "at crash.py:10"),
         ("exits.py", "exit code 3"),
+        ("reexec.py", "starts another in its place, which a dry run cannot follow at reexec.py:9"),
         ("cpu_only.py", "put nothing on a GPU"),
         ("absent.py", "absent.py"),
     ] {

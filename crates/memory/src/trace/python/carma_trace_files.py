@@ -99,7 +99,7 @@ class Kept:
     """
 
     def __init__(self, notes):
-        self.notes, self.read_to, self.lock = notes, 0, threading.Lock()
+        self.notes, self.read_to, self.lock, self.process = notes, 0, threading.Lock(), os.getpid()
         # From the notes of all processes: paths of this program's files and folders; older files of which a copy is kept: from where on.
         self.mine, self.made, self.copied = set(), set(), {}
         self.folders = {}  # ours, by where they are
@@ -108,6 +108,7 @@ class Kept:
         self.seen = {
             "open": self.opened, "os.truncate": self.truncated, "os.remove": self.removed, "os.rename": self.renamed,
             "os.mkdir": self.folder_made, "os.rmdir": self.folder_removed, "os.symlink": self.linked, "os.link": self.linked,
+            "os.exec": self.replaced,
         }
         os.register_at_fork(after_in_child=self.forked)
         self.tell_folder()
@@ -379,6 +380,11 @@ class Kept:
         # Another name of an older file is an older file.
         if not os.path.lexists(new) and (len(folders) == 1 or self.is_mine(name_of(old, folders[0]))):
             self.note("written", new)
+
+    def replaced(self, *_):
+        # In a child it is how another program is started.
+        if os.getpid() == self.process:
+            raise RuntimeError("the program starts another in its place, which a dry run cannot follow")
 
 
 # --- once the program is over -------------------------------------------------------------------
