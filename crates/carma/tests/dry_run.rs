@@ -189,6 +189,21 @@ fn a_file_that_the_program_has_not_made_is_kept() {
 }
 
 #[test]
+fn distributed_checkpoints_are_not_written() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let metadata = dir.path().join("ck/.metadata");
+    std::fs::create_dir(dir.path().join("ck")).unwrap();
+    std::fs::write(&metadata, "of an earlier run").unwrap();
+    traced(python, "distributed_saves.py", &[&dir.path().display().to_string()], &[]);
+    assert_eq!(std::fs::read_to_string(metadata).unwrap(), "of an earlier run");
+    assert_eq!(
+        (names(dir.path()), names(&dir.path().join("ck"))),
+        (vec!["ck".into()], vec![".metadata".into()])
+    );
+}
+
+#[test]
 fn what_was_noted_is_missed_and_messages_that_nobody_reads_are_not() {
     let Some(python) = python() else { return };
     let dir = tempfile::tempdir().unwrap();

@@ -6,6 +6,7 @@ objects is removed at the end, and files of an earlier run come back: `carma_tra
 """
 
 import atexit
+import concurrent.futures
 import contextlib
 import gc
 import importlib.machinery
@@ -216,6 +217,18 @@ def no_checkpoint(_original):
     return answer()
 
 
+def no_later_checkpoint(_original):
+    """A future, as which PyTorch answers, or as its parts."""
+    done = concurrent.futures.Future()
+    done.set_result(None)
+    done.staging_completion = done.upload_completion = done
+    return answer(done)
+
+
+DISTRIBUTED = [
+    (None, "save", no_checkpoint), (None, "save_state_dict", no_checkpoint), (None, "async_save", no_later_checkpoint),
+]
+
 # From the import of a module on: programs take functions out of it.
 SAVERS = {
     "transformers.modeling_utils": [("PreTrainedModel", "save_pretrained", no_checkpoint)],
@@ -223,6 +236,9 @@ SAVERS = {
     "accelerate.accelerator": [("Accelerator", "save_state", no_checkpoint), ("Accelerator", "save_model", no_checkpoint)],
     "lightning.pytorch.trainer.trainer": [("Trainer", "save_checkpoint", no_checkpoint)],
     "pytorch_lightning.trainer.trainer": [("Trainer", "save_checkpoint", no_checkpoint)],
+    # The package has the same functions, maybe from before.
+    "torch.distributed.checkpoint.state_dict_saver": DISTRIBUTED,
+    "torch.distributed.checkpoint": DISTRIBUTED,
     "safetensors.torch": [
         (None, "save_file", lambda _: lambda tensors, filename, metadata=None: save(dict(tensors), filename)),
         (None, "save_model", lambda _: lambda model, filename, *_, **__: save(model.state_dict(), filename)),
