@@ -2,6 +2,7 @@
 
 import io
 import os
+import stat
 import subprocess
 import sys
 import tarfile
@@ -42,6 +43,21 @@ def before():
         os.mkdir(folder)
         put(folder + "/model.pt", folder.encode())
     os.symlink("step-1", "latest")
+    put("owned.pt", b"owned")
+    os.chmod("owned.pt", 0o660)
+    own("owned.pt")
+
+
+def own(name):
+    """Only root can give what it has to others."""
+    if os.geteuid() == 0:
+        os.chown(name, 1000, 2000)
+
+
+def is_as_before(name, mode):
+    found = os.stat(name)
+    assert stat.S_IMODE(found.st_mode) == mode, (name, oct(found.st_mode))
+    assert os.geteuid() != 0 or (found.st_uid, found.st_gid) == (1000, 2000), (name, found)
 
 
 def after():
@@ -62,7 +78,8 @@ def after():
     for folder in ("ckpt", "ckpt.bak", "step-1", "step-3", "at"):
         assert os.listdir(folder) == ["model.pt"] and get(folder + "/model.pt") == folder.encode(), folder
     assert os.readlink("latest") == "step-1"
-    assert get("live.pt") == b"live"
+    assert get("live.pt") == b"live" and get("owned.pt") == b"owned"
+    is_as_before("owned.pt", 0o660)
     left = {"new.pt", "again.old", "renamed.old", "child.pt", "temporary.pt", "rotated.log.1", "latest.tmp"} & set(os.listdir())
     assert not left, left
     assert not [name for name in os.listdir() if name.startswith(".carma")]
@@ -145,6 +162,9 @@ def meets():
         save(name)
     os.remove("removed.pt")
     os.rename("renamed.pt", "renamed.old")
+    for _ in range(2):
+        save("owned.pt")
+        os.remove("owned.pt")
     save("again.pt")
     os.rename("again.pt", "again.old")
     save("temporary.pt")

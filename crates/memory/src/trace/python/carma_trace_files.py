@@ -58,6 +58,13 @@ def identity(found):
     return found.st_dev, found.st_ino
 
 
+def give(descriptor, owner, group):
+    """Each by itself: only root may give a file to another user, but a user one to a group."""
+    for ids in ((owner, -1), (-1, group)):
+        with contextlib.suppress(OSError):
+            os.fchown(descriptor, *ids)
+
+
 def is_folder(path):
     return os.path.isdir(path) and not os.path.islink(path)
 
@@ -219,6 +226,7 @@ class Kept:
                 with open(path, "rb") as file, open(aside + PART, "xb") as part:
                     file.seek(start)
                     shutil.copyfileobj(file, part, LONGEST)
+                    give(part.fileno(), found.st_uid, found.st_gid)
                 shutil.copystat(path, aside + PART)
                 os.rename(aside + PART, aside)
                 self.note("copied", path, aside, start, found.st_dev, found.st_ino)
@@ -245,8 +253,7 @@ class Kept:
             mode = stat.S_IMODE(found.st_mode) if stat.S_ISREG(found.st_mode) else 0o600
             with contextlib.suppress(FileExistsError):  # another's by now
                 descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_WRONLY, mode)
-                with contextlib.suppress(OSError):
-                    os.fchown(descriptor, found.st_uid, found.st_gid)
+                give(descriptor, found.st_uid, found.st_gid)
                 os.fchmod(descriptor, mode)
                 os.close(descriptor)
             return True
@@ -472,6 +479,8 @@ def fill(there, here, start=0, same=None):
         file.seek(start)
         shutil.copyfileobj(kept, file, LONGEST)
         found = os.fstat(kept.fileno())
+        if same is None:
+            give(descriptor, found.st_uid, found.st_gid)
         with contextlib.suppress(OSError):
             if same is None:
                 os.fchmod(descriptor, stat.S_IMODE(found.st_mode))
