@@ -270,6 +270,65 @@ fn what_cannot_be_put_back_is_named_with_its_place() {
     assert_eq!(std::fs::read_to_string(dir.path().join("old.log.1")).unwrap(), "of an earlier run");
 }
 
+/// By way of a link, or from another folder in the place of that in which files are kept.
+#[test]
+fn what_another_user_has_put_in_the_way_is_not_followed() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    for folder in ["home", "runs/exp1"] {
+        std::fs::create_dir_all(path(folder)).unwrap();
+    }
+    for file in ["runs/exp1/.profile", "runs/exp1/a.pt", "best.pt"] {
+        std::fs::write(path(file), "of an earlier run").unwrap();
+    }
+    let train = |text: &str| {
+        let text = format!(
+            "import os, shutil, subprocess, torch, carma_trace_saves\nx = torch.ones(8, device='cuda')\n{text}"
+        );
+        std::fs::write(path("train.py"), text).unwrap();
+        let out = carma(&["dry-run", "--gpu", "H200", "--", python, "train.py"], dir.path());
+        String::from_utf8(out.stderr).unwrap()
+    };
+    let kept = |stderr: &str, file: &str| {
+        let said = format!("carma: {} could not be put back ", path(file).display());
+        let line = stderr.lines().find(|line| line.starts_with(&said)).unwrap_or_else(|| panic!("{stderr}"));
+        PathBuf::from(line.rsplit_once(": it is ").unwrap().1)
+    };
+    let stderr = train(
+        "shutil.rmtree('runs/exp1')\n\
+         os.makedirs('runs/exp1')\n\
+         torch.save(x, 'runs/exp1/a.pt')\n\
+         subprocess.run('mv runs/exp1 runs/gone; ln -s ../home runs/exp1', shell=True, check=True)\n",
+    );
+    for file in ["runs/exp1/.profile", "runs/exp1/a.pt"] {
+        assert_eq!(std::fs::read_to_string(kept(&stderr, file)).unwrap(), "of an earlier run");
+    }
+    assert!(names(&path("home")).is_empty() && path("runs/exp1").is_symlink());
+    std::fs::remove_dir_all(kept(&stderr, "runs/exp1/a.pt").parent().unwrap()).unwrap();
+
+    let stderr = train(
+        "torch.save(x, 'best.pt')\n\
+         for folder in carma_trace_saves.KEPT[0].folders.values():\n    \
+             files = os.listdir(folder)\n    \
+             subprocess.run(['mv', folder, folder + '.moved'], check=True)\n    \
+             subprocess.run(['mkdir', folder], check=True)\n    \
+             for file in files:\n        \
+                 subprocess.run('printf forged > ' + os.path.join(folder, file), shell=True, check=True)\n",
+    );
+    assert_ne!(std::fs::read_to_string(path("best.pt")).unwrap(), "forged");
+    let forged = kept(&stderr, "best.pt");
+    let folder = forged.parent().unwrap();
+    let moved = PathBuf::from(format!("{}.moved", folder.display()));
+    assert_eq!(
+        std::fs::read_to_string(moved.join(forged.file_name().unwrap())).unwrap(),
+        "of an earlier run"
+    );
+    for folder in [folder, &moved] {
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+}
+
 #[test]
 fn what_is_saved_takes_nothing_and_what_is_loaded_does() {
     let Some(python) = python() else { return };

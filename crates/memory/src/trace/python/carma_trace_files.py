@@ -35,6 +35,7 @@ PATHS = (str, bytes, os.PathLike)
 SYSTEM = ("/proc/", "/sys/", "/dev/")
 SHARED = "/dev/shm/"  # files as others
 PART = ".part"  # of a copy that is not whole yet
+FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 NOT_ALL = 3  # what is returned where something was not put back
 NUMBERS = itertools.count()
 
@@ -215,6 +216,7 @@ class Kept:
                 folder = self.folders.get(parent)
                 if folder is None or not os.path.isdir(folder):
                     folder = tempfile.mkdtemp(prefix=".carma-dry-run-", dir=parent or self.temporary)
+                    self.note("kept", folder, *identity(os.stat(folder)))
                     self.folders[parent] = folder
                 yield os.path.join(folder, name)
 
@@ -236,8 +238,6 @@ class Kept:
                 for left in (aside + PART, aside):
                     with contextlib.suppress(OSError):
                         os.remove(left)
-                with contextlib.suppress(OSError):
-                    os.rmdir(os.path.dirname(aside))
         raise failure
 
     def move(self, path, found, always):
@@ -247,8 +247,6 @@ class Kept:
             try:
                 os.rename(path, aside)
             except OSError:  # some folders are of another mount
-                with contextlib.suppress(OSError):
-                    os.rmdir(os.path.dirname(aside))
                 continue
             mode = stat.S_IMODE(found.st_mode) if stat.S_ISREG(found.st_mode) else 0o600
             with contextlib.suppress(FileExistsError):  # another's by now
@@ -397,6 +395,31 @@ class Kept:
 # --- once the program is over -------------------------------------------------------------------
 
 
+@contextlib.contextmanager
+def place(path, make=False):
+    """A name for a path by way of no link: there was none when it was noted, but others who may write there may have put one since.
+
+    Where a folder is gone it is made again, or else the name is empty, which nothing has.
+    """
+    *folders, name = path.split(os.sep)
+    here = os.open(os.sep, FOLDER)
+    try:
+        for folder in filter(None, folders):
+            try:
+                inner = os.open(folder, FOLDER, dir_fd=here)
+            except FileNotFoundError:
+                if not make:
+                    yield ""
+                    return
+                os.mkdir(folder, dir_fd=here)
+                inner = os.open(folder, FOLDER, dir_fd=here)
+            os.close(here)
+            here = inner
+        yield "/proc/self/fd/%d/%s" % (here, name)
+    finally:
+        os.close(here)
+
+
 def has_mark(file):
     last = b""
     for _ in range(PIECES):
@@ -449,7 +472,6 @@ def clear(path):
 
 
 def move(there, here):
-    os.makedirs(os.path.dirname(here), exist_ok=True)
     if is_folder(here) or os.path.islink(here) or os.path.islink(there):
         clear(here)
     try:
@@ -503,129 +525,157 @@ def has_added(path, start):
 
 def bring(there, here):
     """Renames back, of a folder what it has where the program has made another."""
-    if is_lost(here):
-        clear(here)
-        os.rename(there, here)
-    elif is_folder(there) and is_folder(here):
-        for name in os.listdir(there):
-            bring(os.path.join(there, name), os.path.join(here, name))
-        with contextlib.suppress(OSError):
-            os.rmdir(there)
+    with place(there) as old, place(here) as new:
+        if is_lost(new):
+            clear(new)
+            os.rename(old, new)
+        elif is_folder(old) and is_folder(new):
+            for name in os.listdir(old):
+                bring(os.path.join(there, name), os.path.join(here, name))
+            with contextlib.suppress(OSError):
+                os.rmdir(old)
+
+
+class Undoing:
+    """Undoes what was noted, last first, and tells what cannot be undone."""
+
+    def __init__(self, noted):
+        # Paths as they are at the end of the run, but for those in `steps`.
+        self.written, self.made, self.steps = set(), set(), []
+        self.folders = {}  # in which files are kept: which these are
+        # What the program made where something older was; what came back as another file or folder than it was.
+        self.new, self.anew = set(), {}
+        self.failed = False
+        ever = {args[0] for what, *args in noted if what == "written"}
+        for what, *args in noted:
+            if what == "written":
+                self.written.add(args[0])
+            elif what == "made":
+                self.made.add(args[0])
+            elif what == "kept":
+                self.folders[args[0]] = tuple(args[1:])
+            elif what == "removed" and args[0] in self.made:
+                self.made.discard(args[0])
+            elif what == "renamed":
+                self.renamed(*args)
+            else:
+                self.steps.append((what, [*args, args[0] in ever] if what == "copied" else args))
+
+    def renamed(self, old, new, *same):
+        if old not in self.made:
+            self.steps.append(("renamed", (old, new, *same)))
+        self.written = self.written - set(within(self.written, new, new)) | set(within(self.written, old, new).values())
+        moved = within(self.made, old, new)
+        self.made = self.made - set(moved) | set(moved.values())
+
+    def all(self):
+        # An older file that has been emptied is filled again.
+        copied = {(args[0], *args[3:-1]) for what, args in self.steps if what == "copied"}
+        # Links first, which lead to others.
+        for path in sorted(self.written, key=os.path.islink, reverse=True):
+            with contextlib.suppress(OSError), place(path) as here:
+                if stands_for_objects(here) and (path, *(identity_of(here) or ())) not in copied:
+                    os.remove(here)
+        for what, args in reversed(self.steps):
+            try:
+                getattr(self, "undo_" + what)(*args)
+            except Exception as error:  # whatever it is, the others come back
+                self.failed = True
+                why = getattr(error, "strerror", None) or repr(error)
+                if what in ("aside", "copied"):
+                    tell("%s could not be put back (%s): it is %s" % (args[0], why, args[1]))
+                elif what == "renamed":
+                    tell("%s could not be named %s again (%s)" % (args[1], args[0], why))
+                else:
+                    tell("the folder %s could not be made again (%s)" % (args[0], why))
+
+    @contextlib.contextmanager
+    def kept(self, aside):
+        """What is kept, in the very folder that was made for it: nobody else could put something there."""
+        folder = os.path.dirname(aside)
+        with place(aside) as there:
+            if identity(os.stat(os.path.dirname(there))) != self.folders.get(folder):
+                raise OSError(errno.ESTALE, "%s is another folder now" % folder)
+            yield there
+
+    def undo_aside(self, path, aside, always):
+        with self.kept(aside) as there:
+            if not os.path.lexists(there):
+                return  # it had not been moved yet
+            with place(path, make=True) as here:
+                if always or is_lost(here):
+                    was = identity_of(there)
+                    move(there, here)
+                    self.anew[was] = identity_of(here)
+                else:
+                    self.new.add(path)
+                    os.remove(there)
+
+    def undo_copied(self, path, aside, start, device, number, emptied):
+        same = device, number
+        with self.kept(aside) as there, place(path, make=emptied) as here:
+            if not os.path.lexists(there):
+                return
+            # What took its place may have got its number.
+            if identity_of(here) == same and not os.path.islink(here):
+                if is_lost(here) or has_added(here, start):
+                    fill(there, here, start, same)
+                os.remove(there)
+            elif emptied and is_lost(here):
+                move(there, here)
+                self.anew[same] = identity_of(here)
+            else:  # one that has only grown was removed or replaced by others
+                if os.path.lexists(here):
+                    self.new.add(path)
+                os.remove(there)
+
+    def undo_removed(self, path, mode, *same):
+        with place(path, make=True) as here:
+            if os.path.islink(here) and path in self.written:
+                os.remove(here)
+            if os.path.lexists(here):
+                self.new.add(path)
+            else:
+                os.mkdir(here)
+                os.chmod(here, mode)
+                self.anew[same] = identity_of(here)
+
+    def undo_renamed(self, old, there, *same):
+        with place(old) as before, place(there) as now:
+            if identity_of(now) not in (same, self.anew.get(same, ())):
+                if os.path.lexists(now) and not os.path.lexists(before):
+                    tell("%s is not what the program renamed: that was %s" % (there, old))
+            elif there not in self.new:
+                bring(there, old)
+                if os.path.lexists(now):
+                    tell("%s is what the program renamed: it was %s, where the program has written anew" % (there, old))
+
+    def leave(self, notes):
+        """Removes the folders in which files were kept; where something still is, the notes are left beside it."""
+        for folder in self.folders:
+            try:
+                with place(folder) as here:
+                    os.rmdir(here)
+            except FileNotFoundError:
+                pass
+            except OSError:
+                if not self.failed:
+                    continue
+                with contextlib.suppress(OSError), self.kept(os.path.join(folder, "notes")) as there:
+                    shutil.copyfile(notes, there)
 
 
 def put_back(notes):
-    """Undoes what was noted, and tells what cannot be undone. Says whether all was."""
+    """Undoes what was noted. Says whether all could be."""
     taken = notes + ".taken"
     os.rename(notes, taken)
-    # Paths as they are at the end of the run, but for those in `steps`.
-    written, made, copied, steps = set(), set(), set(), []
     with open(taken, "rb") as file:
-        noted = list(parsed(file))
-    ever = {args[0] for what, *args in noted if what == "written"}
-    for what, *args in noted:
-        if what == "written":
-            written.add(args[0])
-        elif what == "made":
-            made.add(args[0])
-        elif what == "removed":
-            if args[0] in made:
-                made.discard(args[0])
-            else:
-                steps.append((what, args))
-        elif what == "renamed":
-            old, new = args[:2]
-            if old not in made:
-                steps.append((what, args))
-            written = written - set(within(written, new, new)) | set(within(written, old, new).values())
-            moved = within(made, old, new)
-            made = made - set(moved) | set(moved.values())
-        else:
-            steps.append((what, args))
-            if what == "copied":
-                copied.add((args[0], *args[3:]))
-                args.append(args[0] in ever)
-    # Links first, which lead to others.
-    for path in sorted(written, key=os.path.islink, reverse=True):
-        # An older file that has been emptied is filled again.
-        if stands_for_objects(path) and (path, *(identity_of(path) or ())) not in copied:
-            with contextlib.suppress(OSError):
-                os.remove(path)
-    # new: what the program made where something older was; anew: what came back as another file or folder than it was
-    folders, new, anew, failed = set(), set(), {}, False
-    for what, args in reversed(steps):
-        try:
-            undo(what, args, folders, new, anew)
-        except Exception as error:  # whatever it is, the others come back
-            failed = True
-            why = getattr(error, "strerror", None) or repr(error)
-            if what in ("aside", "copied"):
-                tell("%s could not be put back (%s): it is %s" % (args[0], why, args[1]))
-            elif what == "renamed":
-                tell("%s could not be named %s again (%s)" % (args[1], args[0], why))
-            else:
-                tell("the folder %s could not be made again (%s)" % (args[0], why))
-    for folder in folders:
-        try:
-            os.rmdir(folder)  # once it is empty
-        except FileNotFoundError:
-            pass
-        except OSError:
-            if failed:
-                with contextlib.suppress(OSError):
-                    shutil.copyfile(taken, os.path.join(folder, "notes"))
-    if not failed:
+        undoing = Undoing(list(parsed(file)))
+    undoing.all()
+    undoing.leave(taken)
+    if not undoing.failed:
         os.remove(taken)
-    return not failed
-
-
-def undo(what, args, folders, new, anew):
-    if what == "aside":
-        path, aside, always = args
-        folders.add(os.path.dirname(aside))
-        if not os.path.lexists(aside):
-            return  # it had not been moved yet
-        if always or is_lost(path):
-            was = identity_of(aside)
-            move(aside, path)
-            anew[was] = identity_of(path)
-        else:
-            new.add(path)
-            os.remove(aside)
-    elif what == "copied":
-        path, aside, start, *same, emptied = args
-        folders.add(os.path.dirname(aside))
-        if not os.path.lexists(aside):
-            return
-        # What took its place may have got its number.
-        if identity_of(path) == tuple(same) and not os.path.islink(path):
-            if is_lost(path) or has_added(path, start):
-                fill(aside, path, start, tuple(same))
-            os.remove(aside)
-        elif emptied and is_lost(path):
-            move(aside, path)
-            anew[tuple(same)] = identity_of(path)
-        else:  # one that has only grown was removed or replaced by others
-            if os.path.lexists(path):
-                new.add(path)
-            os.remove(aside)
-    elif what == "removed":
-        path, mode, *same = args
-        if os.path.lexists(path):
-            new.add(path)
-        else:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            os.mkdir(path)
-            os.chmod(path, mode)
-            anew[tuple(same)] = identity_of(path)
-    else:
-        old, there, *same = args
-        if identity_of(there) not in (tuple(same), anew.get(tuple(same), ())):
-            if os.path.lexists(there) and not os.path.lexists(old):
-                tell("%s is not what the program renamed: that was %s" % (there, old))
-        elif there not in new:
-            bring(there, old)
-            if os.path.lexists(there):
-                tell("%s is what the program renamed: it was %s, where the program has written anew" % (there, old))
+    return not undoing.failed
 
 
 def tell(what):
