@@ -2,6 +2,7 @@
 
 import io
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -46,6 +47,13 @@ def before():
     put("owned.pt", b"owned")
     os.chmod("owned.pt", 0o660)
     own("owned.pt")
+    # Folders that are private, and of a group.
+    for folder in ("private", "logged", "group", "whole"):
+        os.mkdir(folder)
+        put(folder + "/model.pt", folder.encode())
+        put(folder + "/rest.pt", folder.encode())
+        own(folder)
+        os.chmod(folder, 0o2770 if folder == "group" else 0o700)
 
 
 def own(name):
@@ -80,6 +88,11 @@ def after():
     assert os.readlink("latest") == "step-1"
     assert get("live.pt") == b"live" and get("owned.pt") == b"owned"
     is_as_before("owned.pt", 0o660)
+    for folder in ("private", "logged", "group", "whole"):
+        assert {"model.pt", "rest.pt"} <= set(os.listdir(folder)) <= {"model.pt", "rest.pt", "new.log"}, folder
+        assert get(folder + "/model.pt") == get(folder + "/rest.pt") == folder.encode()
+        is_as_before(folder, 0o2770 if folder == "group" else 0o700)
+    assert get("logged/new.log") == get("whole/new.log") == b"1\n"
     left = {"new.pt", "again.old", "renamed.old", "child.pt", "temporary.pt", "rotated.log.1", "latest.tmp"} & set(os.listdir())
     assert not left, left
     assert not [name for name in os.listdir() if name.startswith(".carma")]
@@ -165,6 +178,15 @@ def meets():
     for _ in range(2):
         save("owned.pt")
         os.remove("owned.pt")
+    for folder in ("private", "logged"):
+        shutil.rmtree(folder)
+        os.makedirs(folder)
+        save(folder + "/model.pt")
+    os.rename("whole", "whole.old")
+    os.mkdir("whole")
+    for folder in ("logged", "whole"):
+        put(folder + "/new.log", b"1\n")
+    shutil.rmtree("group")
     save("again.pt")
     os.rename("again.pt", "again.old")
     save("temporary.pt")

@@ -59,6 +59,12 @@ def identity(found):
     return found.st_dev, found.st_ino
 
 
+def identity_of(path):
+    with contextlib.suppress(OSError):
+        return identity(os.lstat(path))
+    return None
+
+
 def give(descriptor, owner, group):
     """Each by itself: only root may give a file to another user, but a user one to a group."""
     for ids in ((owner, -1), (-1, group)):
@@ -110,6 +116,7 @@ class Kept:
         self.notes, self.read_to, self.lock, self.process = notes, 0, threading.Lock(), os.getpid()
         # From the notes of all processes: paths of this program's files and folders; older files of which a copy is kept: from where on.
         self.mine, self.made, self.copied = set(), set(), {}
+        self.pending = set()  # what this process is about to make: which file or folder that is, is not known yet
         self.folders = {}  # ours, by where they are
         self.temporary = os.path.realpath(tempfile.gettempdir())
         self.here = threading.local()
@@ -148,14 +155,25 @@ class Kept:
         # What is done here is not looked at again.
         if act is None or getattr(self.here, "busy", False):
             return
-        if event == "open" and not args[2] & (os.O_WRONLY | os.O_RDWR):
+        reads = event == "open" and not args[2] & (os.O_WRONLY | os.O_RDWR)
+        if reads and not self.pending:
             return
         self.here.busy = True
         try:
-            self.learn()
-            act(*args)
+            self.settle()
+            if not reads:
+                self.learn()
+                act(*args)
         finally:
             self.here.busy = False
+
+    def settle(self):
+        """Notes which folders they are that the program has made: new ones, in which nothing is."""
+        for path in list(self.pending):
+            self.pending.discard(path)
+            with contextlib.suppress(OSError):
+                if is_folder(path) and not os.listdir(path):
+                    self.note("made", path, *identity_of(path))
 
     def note(self, *what):
         if what[0] == "written" and what[1] in self.mine:
@@ -373,12 +391,13 @@ class Kept:
         path = name_of(path, folder)
         if not os.path.lexists(path):
             self.note("made", path)
+            self.pending.add(path)
 
     def folder_removed(self, path, folder):
         path = name_of(path, folder)
         if is_folder(path) and not os.listdir(path):
             found = os.stat(path)
-            self.note("removed", path, stat.S_IMODE(found.st_mode), found.st_dev, found.st_ino)
+            self.note("removed", path, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, *identity(found))
 
     def linked(self, old, new, *folders):
         new = name_of(new, folders[-1])
@@ -509,12 +528,6 @@ def fill(there, here, start=0, same=None):
             os.utime(descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def identity_of(path):
-    with contextlib.suppress(OSError):
-        return identity(os.lstat(path))
-    return None
-
-
 def has_added(path, start):
     """Whether objects were added to a file behind a place."""
     with contextlib.suppress(OSError), open(path, "rb") as file:
@@ -523,25 +536,12 @@ def has_added(path, start):
     return False
 
 
-def bring(there, here):
-    """Renames back, of a folder what it has where the program has made another."""
-    with place(there) as old, place(here) as new:
-        if is_lost(new):
-            clear(new)
-            os.rename(old, new)
-        elif is_folder(old) and is_folder(new):
-            for name in os.listdir(old):
-                bring(os.path.join(there, name), os.path.join(here, name))
-            with contextlib.suppress(OSError):
-                os.rmdir(old)
-
-
 class Undoing:
     """Undoes what was noted, last first, and tells what cannot be undone."""
 
     def __init__(self, noted):
         # Paths as they are at the end of the run, but for those in `steps`.
-        self.written, self.made, self.steps = set(), set(), []
+        self.written, self.made, self.steps = set(), {}, []  # made: which folders these are, as far as that is known
         self.folders = {}  # in which files are kept: which these are
         # What the program made where something older was; what came back as another file or folder than it was.
         self.new, self.anew = set(), {}
@@ -551,11 +551,11 @@ class Undoing:
             if what == "written":
                 self.written.add(args[0])
             elif what == "made":
-                self.made.add(args[0])
+                self.made[args[0]] = tuple(args[1:])
             elif what == "kept":
                 self.folders[args[0]] = tuple(args[1:])
             elif what == "removed" and args[0] in self.made:
-                self.made.discard(args[0])
+                del self.made[args[0]]
             elif what == "renamed":
                 self.renamed(*args)
             else:
@@ -565,8 +565,7 @@ class Undoing:
         if old not in self.made:
             self.steps.append(("renamed", (old, new, *same)))
         self.written = self.written - set(within(self.written, new, new)) | set(within(self.written, old, new).values())
-        moved = within(self.made, old, new)
-        self.made = self.made - set(moved) | set(moved.values())
+        self.made.update({path: self.made.pop(was) for was, path in within(self.made, old, new).items()})
 
     def all(self):
         # An older file that has been emptied is filled again.
@@ -629,16 +628,41 @@ class Undoing:
                     self.new.add(path)
                 os.remove(there)
 
-    def undo_removed(self, path, mode, *same):
+    def undo_removed(self, path, mode, owner, group, *same):
         with place(path, make=True) as here:
             if os.path.islink(here) and path in self.written:
                 os.remove(here)
             if os.path.lexists(here):
                 self.new.add(path)
             else:
-                os.mkdir(here)
-                os.chmod(here, mode)
+                os.mkdir(here, 0o700)
                 self.anew[same] = identity_of(here)
+            self.as_before(here, mode, owner, group)
+
+    def as_before(self, here, mode, owner, group):
+        """Of the folders that others may have put there those stay as they are that have something in them."""
+        descriptor = os.open(here, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if identity(os.fstat(descriptor)) in self.made.values() or not os.listdir(descriptor):
+                give(descriptor, owner, group)
+                with contextlib.suppress(OSError):
+                    os.fchmod(descriptor, mode)
+        finally:
+            os.close(descriptor)
+
+    def bring(self, there, here):
+        """Renames back, of a folder what it has where the program has made another."""
+        with place(there) as old, place(here) as new:
+            if is_lost(new):
+                clear(new)
+                os.rename(old, new)
+            elif is_folder(old) and is_folder(new):
+                found = os.lstat(old)
+                self.as_before(new, stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid)
+                for name in os.listdir(old):
+                    self.bring(os.path.join(there, name), os.path.join(here, name))
+                with contextlib.suppress(OSError):
+                    os.rmdir(old)
 
     def undo_renamed(self, old, there, *same):
         with place(old) as before, place(there) as now:
@@ -646,7 +670,7 @@ class Undoing:
                 if os.path.lexists(now) and not os.path.lexists(before):
                     tell("%s is not what the program renamed: that was %s" % (there, old))
             elif there not in self.new:
-                bring(there, old)
+                self.bring(there, old)
                 if os.path.lexists(now):
                     tell("%s is what the program renamed: it was %s, where the program has written anew" % (there, old))
 
