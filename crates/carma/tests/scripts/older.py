@@ -13,6 +13,11 @@ os.chdir(sys.argv[2])
 BIG = bytes(range(256)) * (3 << 12)
 
 
+# A program and a job save in turns.
+TURNS = ["turns/" + name for name in ("into.pt", "moved.pt", "opened.pt", "copied.pt", "removed.pt", "renamed.pt", "swapped.pt", "gone.pt")]
+TURNS_NEW = ["turns/new.pt", "turns/first.pt", "turns/plain.pt"]
+
+
 def put(name, content):
     with open(name, "wb") as f:
         f.write(content)
@@ -48,12 +53,18 @@ def before():
     os.chmod("owned.pt", 0o660)
     own("owned.pt")
     # Folders that are private, and of a group.
+    os.mkdir("turns")
     for folder in ("private", "logged", "group", "whole"):
         os.mkdir(folder)
         put(folder + "/model.pt", folder.encode())
         put(folder + "/rest.pt", folder.encode())
         own(folder)
         os.chmod(folder, 0o2770 if folder == "group" else 0o700)
+
+
+    for name in TURNS:
+        put(name, b"earlier")
+    put("turns/big.pt", BIG)
 
 
 def own(name):
@@ -92,8 +103,11 @@ def after():
         assert {"model.pt", "rest.pt"} <= set(os.listdir(folder)) <= {"model.pt", "rest.pt", "new.log"}, folder
         assert get(folder + "/model.pt") == get(folder + "/rest.pt") == folder.encode()
         is_as_before(folder, 0o2770 if folder == "group" else 0o700)
+    for name in [*TURNS, *TURNS_NEW, "turns/big.pt"]:
+        assert get(name) == b"job", name
+    assert {"turns/" + name for name in os.listdir("turns")} == {*TURNS, *TURNS_NEW, "turns/big.pt"}
     assert get("logged/new.log") == get("whole/new.log") == b"1\n"
-    left = {"new.pt", "again.old", "renamed.old", "child.pt", "temporary.pt", "rotated.log.1", "latest.tmp"} & set(os.listdir())
+    left = {"new.pt", "again.old", "renamed.old", "child.pt", "temporary.pt", "rotated.log.1", "latest.tmp", "own.json"} & set(os.listdir())
     assert not left, left
     assert not [name for name in os.listdir() if name.startswith(".carma")]
 
@@ -178,6 +192,37 @@ def meets():
     for _ in range(2):
         save("owned.pt")
         os.remove("owned.pt")
+    def job(*names):
+        """Saves as a job does: into the file that is there, or by a new one."""
+        for name in names:
+            by_another("printf job > {0}".format(name) if "into" in name else "printf job > {0}.job; mv {0}.job {0}".format(name))
+
+    # What a job saves between the program's own saves comes back: the newest, and not the program's.
+    for name in [*TURNS, *TURNS_NEW]:
+        save(name)
+    with open("turns/big.pt", "r+b") as f:
+        f.seek(len(BIG) // 2)
+        save(f)
+    os.remove("turns/gone.pt")
+    put("turns/plain.pt", b"1")
+    os.remove("turns/plain.pt")
+    shutil.copyfile("turns/into.pt", "turns/copied.pt")
+    put("own.json", b"1")
+    job(*TURNS, *TURNS_NEW)
+    put("own.json", b"2")
+    os.remove("own.json")
+    for name in ("turns/into.pt", "turns/moved.pt", "turns/swapped.pt", "turns/gone.pt", "turns/plain.pt"):
+        save(name)
+        save(name)
+    with open("turns/opened.pt", "r+b") as f:
+        save(f)
+    put("turns/copied.pt", get("turns/into.pt"))
+    os.remove("turns/removed.pt")
+    os.rename("turns/renamed.pt", "turns/renamed.old")
+    os.remove("turns/first.pt")
+    save("turns/new.tmp")
+    os.replace("turns/new.tmp", "turns/new.pt")
+    job("turns/big.pt")
     for folder in ("private", "logged"):
         shutil.rmtree(folder)
         os.makedirs(folder)

@@ -37,6 +37,7 @@ SHARED = "/dev/shm/"  # files as others
 PART = ".part"  # of a copy that is not whole yet
 FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
 NOT_ALL = 3  # what is returned where something was not put back
+SAVED = 0, 0  # in place of a file's identity: what the program has there, if anything, stands for objects
 NUMBERS = itertools.count()
 
 
@@ -108,14 +109,15 @@ def parsed(lines):
 class Kept:
     """Sees what happens to files, keeps what older ones have, and notes all that is to be undone.
 
-    A file is this program's if its path was noted as one that it made, or whose older file is kept. All others are older, whatever
-    their times say: other programs write, too.
+    A file is this program's if its path was noted as one that it made, or whose older file is kept, until another's is found there.
+    All others are older, whatever their times say: other programs write, too.
     """
 
     def __init__(self, notes):
         self.notes, self.read_to, self.lock, self.process = notes, 0, threading.Lock(), os.getpid()
-        # From the notes of all processes: paths of this program's files and folders; older files of which a copy is kept: from where on.
-        self.mine, self.made, self.copied = set(), set(), {}
+        # From the notes of all processes: paths of this program's files (which these are, as far as that is known) and folders;
+        # older files of which a copy is kept: from where on.
+        self.mine, self.made, self.copied = {}, set(), {}
         self.pending = set()  # what this process is about to make: which file or folder that is, is not known yet
         self.folders = {}  # ours, by where they are
         self.temporary = os.path.realpath(tempfile.gettempdir())
@@ -168,15 +170,20 @@ class Kept:
             self.here.busy = False
 
     def settle(self):
-        """Notes which folders they are that the program has made: new ones, in which nothing is."""
+        """Notes which files they are that the program has written, and which folders that it has made: new ones, in which nothing is."""
         for path in list(self.pending):
-            self.pending.discard(path)
             with contextlib.suppress(OSError):
-                if is_folder(path) and not os.listdir(path):
-                    self.note("made", path, *identity_of(path))
+                found = os.lstat(path)
+                if stat.S_ISREG(found.st_mode):
+                    if found.st_size == 0:
+                        continue  # it is still to be written
+                    self.note("written", path, *(SAVED if stands_for_objects(path) else identity(found)))
+                elif is_folder(path) and not os.listdir(path):
+                    self.note("made", path, *identity(found))
+            self.pending.discard(path)
 
     def note(self, *what):
-        if what[0] == "written" and what[1] in self.mine:
+        if what[0] == "written" and self.mine.get(what[1]) == what[2:]:
             return
         # One write of a line, since other processes append, too; a line that was cut off does not spoil the next. The file is
         # not made anew: once it is gone nothing is put back any more.
@@ -198,7 +205,10 @@ class Kept:
             self.read_to += len(lines)
             for what, *args in parsed(lines.splitlines()):
                 if what == "written":
-                    self.mine.add(args[0])
+                    self.mine[args[0]] = tuple(args[1:])
+                elif what == "lost":
+                    self.mine.pop(args[0], None)
+                    self.copied.pop(args[0], None)
                 elif what == "made":
                     self.made.add(args[0])
                 elif what == "removed":
@@ -208,8 +218,10 @@ class Kept:
                 elif what == "renamed":
                     old, new = args[:2]
                     mine, made = within(self.mine, old, new), within(self.made, old, new)
-                    self.mine -= set(within(self.mine, new, new))
-                    self.mine.update(mine.values())
+                    mine = {path: self.mine[was] for was, path in mine.items()}
+                    for path in within(self.mine, new, new):
+                        del self.mine[path]
+                    self.mine.update(mine)
                     self.made -= set(made)
                     self.made.update(made.values())
                     for path in [*within(self.copied, old, new), *within(self.copied, new, new)]:
@@ -221,9 +233,22 @@ class Kept:
         return start if tuple(same) == identity(found) else None
 
     def is_mine(self, path):
+        """Whether what is there, or was, is this program's. What another has put in its place, or written into it, is older from now on."""
         # A compiler's files, in what `tempfile.mkdtemp` made.
         start = path.startswith(self.temporary + os.sep) and path[len(self.temporary) + 1:].split(os.sep)
-        return path in self.mine or bool(start) and len(start) > 1 and os.path.join(self.temporary, start[0]) in self.made
+        if start and len(start) > 1 and os.path.join(self.temporary, start[0]) in self.made:
+            return True
+        which = self.mine.get(path)
+        if which and identity_of(path) != which and not is_lost(path):
+            self.note("lost", path)
+        return path in self.mine
+
+    def claim(self, path, which=()):
+        """Notes that a path is this program's; which file that is, unless it is known, is noted once it is written."""
+        if not which and self.mine.get(path, 0) == identity_of(path):
+            return  # it is the same
+        self.note("written", path, *which)
+        (self.pending.discard if which else self.pending.add)(path)
 
     def aside(self, path):
         """Paths for what is kept of a file: in our folders on its file system, or else in that of temporary files."""
@@ -258,10 +283,10 @@ class Kept:
                         os.remove(left)
         raise failure
 
-    def move(self, path, found, always):
+    def move(self, path, found, start):
         """Moves a file, and puts an empty one in its place. Says whether it could be moved."""
         for aside in self.aside(path):
-            self.note("aside", path, aside, always)
+            self.note("aside", path, aside, start)
             try:
                 os.rename(path, aside)
             except OSError:  # some folders are of another mount
@@ -275,8 +300,8 @@ class Kept:
             return True
         return False
 
-    def set_aside(self, path, emptied=False, always=False):
-        """Before a file is lost. Says whether the path is this program's from now on."""
+    def set_aside(self, path, emptied=False, start=None):
+        """Before a file is lost. Says whether the path is this program's from now on. `start`: from where on objects take its place."""
         if is_system(path):
             return False
         if self.is_mine(path):
@@ -296,7 +321,7 @@ class Kept:
                     with contextlib.suppress(OSError):  # one that may not be read
                         self.copy(path, found)
                         done = True
-            if not done and not self.move(path, found, always):
+            if not done and not self.move(path, found, start):
                 if not os.path.lexists(path):
                     return False
                 if not regular:
@@ -306,15 +331,15 @@ class Kept:
             raise OSError(
                 error.errno, "the dry run cannot keep %s, which the program replaces: %s" % (path, error.strerror)
             ) from None
-        self.note("written", path)
+        self.claim(path, SAVED)
         return True
 
-    def swap(self, file):
-        """Before an object goes into an open file that has content of an earlier run: another file is behind it then."""
+    def saving(self, file):
+        """Before an object goes into an open file: if that has content of an earlier run, another file is behind it then."""
         try:
             descriptor = file.fileno()
             found, path = os.fstat(descriptor), os.readlink("/proc/self/fd/%d" % descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_size == 0 or not os.path.samestat(found, os.lstat(path)):
+            if not stat.S_ISREG(found.st_mode) or not os.path.samestat(found, os.lstat(path)):
                 return
             appends = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_APPEND
         except (AttributeError, OSError, ValueError):
@@ -322,14 +347,17 @@ class Kept:
         busy, self.here.busy = getattr(self.here, "busy", False), True
         try:
             self.learn()
-            # Of an older file that is small, and one that only grows, enough is kept.
-            start = self.copied_from(path, found)
-            if self.is_mine(path) or start == 0 or appends and start is not None or not self.set_aside(path, always=True):
-                return
-            new = os.open(path, os.O_RDWR)
-            os.lseek(new, os.lseek(descriptor, 0, os.SEEK_CUR), os.SEEK_SET)
-            os.dup2(new, descriptor, inheritable=os.get_inheritable(descriptor))
-            os.close(new)
+            if found.st_size and not self.is_mine(path):
+                # Of an older file that is small, and one that only grows, enough is kept.
+                start, at = self.copied_from(path, found), os.lseek(descriptor, 0, os.SEEK_CUR)
+                if start == 0 or appends and start is not None or not self.set_aside(path, start=max(at - LONGEST, 0)):
+                    return  # what was read ahead of a buffer is not written behind
+                new = os.open(path, os.O_RDWR)
+                os.lseek(new, at, os.SEEK_SET)
+                os.dup2(new, descriptor, inheritable=os.get_inheritable(descriptor))
+                os.close(new)
+            if path in self.mine:
+                self.claim(path, SAVED)
         finally:
             self.here.busy = busy
 
@@ -346,14 +374,15 @@ class Kept:
             found = os.lstat(path)
         except (OSError, ValueError):
             if flags & os.O_CREAT:
-                self.note("written", path)
+                self.claim(path)
             return
         if not stat.S_ISREG(found.st_mode) or flags & os.O_CREAT and flags & os.O_EXCL:
             return
         if flags & os.O_TRUNC:
-            self.set_aside(path, emptied=True)
+            if self.set_aside(path, emptied=True):
+                self.claim(path)
         elif self.is_mine(path):
-            self.note("written", path)
+            self.claim(path)
         elif self.copied_from(path, found) is None:
             with contextlib.suppress(OSError):  # nothing is lost yet
                 self.copy(path, found, max(found.st_size - LONGEST, 0))
@@ -363,7 +392,9 @@ class Kept:
             self.set_aside(path_of(path), emptied=True)
 
     def removed(self, path, folder):
-        self.set_aside(name_of(path, folder))
+        path = name_of(path, folder)
+        if self.set_aside(path):
+            self.claim(path, SAVED)
 
     def renamed(self, old, new, folder, to):
         old, new = name_of(old, folder), name_of(new, to)
@@ -383,7 +414,7 @@ class Kept:
                 return
         self.set_aside(new)
         if self.is_mine(old):
-            self.note("written", new)
+            self.claim(new, self.mine.get(old, ()))
         else:
             self.note(*what)
 
@@ -403,7 +434,7 @@ class Kept:
         new = name_of(new, folders[-1])
         # Another name of an older file is an older file.
         if not os.path.lexists(new) and (len(folders) == 1 or self.is_mine(name_of(old, folders[0]))):
-            self.note("written", new)
+            self.claim(new)
 
     def replaced(self, *_):
         # In a child it is how another program is started.
@@ -550,6 +581,8 @@ class Undoing:
         for what, *args in noted:
             if what == "written":
                 self.written.add(args[0])
+            elif what == "lost":
+                self.written.discard(args[0])
             elif what == "made":
                 self.made[args[0]] = tuple(args[1:])
             elif what == "kept":
@@ -597,12 +630,12 @@ class Undoing:
                 raise OSError(errno.ESTALE, "%s is another folder now" % folder)
             yield there
 
-    def undo_aside(self, path, aside, always):
+    def undo_aside(self, path, aside, start):
         with self.kept(aside) as there:
             if not os.path.lexists(there):
                 return  # it had not been moved yet
             with place(path, make=True) as here:
-                if always or is_lost(here):
+                if is_lost(here) or start is not None and has_added(here, start):
                     was = identity_of(there)
                     move(there, here)
                     self.anew[was] = identity_of(here)

@@ -149,12 +149,13 @@ def save(obj, f, *_, **__):
     if isinstance(f, PATHS):
         try:
             with open(f, "wb") as file:
+                KEPT[0].saving(file)
                 file.write(mark)
         except OSError:
             UNWRITTEN[path_of(f)] = saved  # a disk that is not there where the dry run is
             return
     else:
-        KEPT[0].swap(f)
+        KEPT[0].saving(f)
         f.write(mark)
     OBJECTS[key] = saved
 
