@@ -120,7 +120,7 @@ pub(crate) fn gather(
     let text = known.summary.as_deref().or(known.hf_config.as_deref());
     request.task = TaskFacts {
         batch_size: batch,
-        script: edition(spoken.script.as_deref(), &request.command, &spoken.folder),
+        script: edition(&spoken, &request.command),
         model: text.map(|text| fingerprint(text.as_bytes())),
         dataset,
         framework: framework(request),
@@ -138,11 +138,12 @@ pub(crate) fn gather(
 
 /// Fingerprint of a script and of the files that configure it; `None`: none could be read. Without such files it is the script's own,
 /// under which earlier versions have stored what they learned.
-fn edition(script: Option<&[u8]>, command: &[String], folder: &Path) -> Option<String> {
+fn edition(spoken: &Spoken, command: &[String]) -> Option<String> {
+    let script = spoken.script.as_deref();
     let files = configurations(command);
     let texts = files.iter().take(MOST_CONFIGURATIONS);
-    let texts: Vec<_> =
-        texts.map(|file| carma_files::read(&folder.join(file), MOST_CONFIGURATION).ok()).collect();
+    let text = |file: &String| carma_files::read(&spoken.place(file)?, MOST_CONFIGURATION).ok();
+    let texts: Vec<_> = texts.map(text).collect();
     if script.is_none() && texts.iter().all(Option::is_none) {
         return None;
     }
@@ -501,12 +502,16 @@ mod tests {
             let command = ["sh", "-c", line].map(str::to_owned).to_vec();
             edition_of(SubmitRequest { command, ..request("", dir.path()) })
         };
-        let line = "cd sub && python3 t.py --config c.yaml";
-        assert_eq!(there(line), Some(fingerprint(b"y")));
-        fs::write(sub.join("c.yaml"), "width: 6").unwrap();
-        let first = there(line);
-        fs::write(sub.join("c.yaml"), "width: 60").unwrap();
-        assert_ne!(there(line), first);
+        for line in
+            ["cd sub && python3 t.py --config c.yaml", "cd sub; python3 t.py --config c.yaml > log 2>&1"]
+        {
+            let _ = fs::remove_file(sub.join("c.yaml"));
+            assert_eq!(there(line), Some(fingerprint(b"y")), "{line}");
+            fs::write(sub.join("c.yaml"), "width: 6").unwrap();
+            let first = there(line);
+            fs::write(sub.join("c.yaml"), "width: 60").unwrap();
+            assert_ne!(there(line), first, "{line}");
+        }
     }
 
     #[test]

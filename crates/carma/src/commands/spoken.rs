@@ -3,7 +3,7 @@
 
 use super::dry_run;
 use crate::cli::memory::TaskArgs;
-use carma_memory::command::{Command, Processes, Sharding, Start, Taker};
+use carma_memory::command::{Command, Processes, Sharding, Taker};
 use carma_memory::estimators::Known;
 use carma_memory::trace::COMPILED;
 use carma_memory::{Lora, ModelTask, Parallel};
@@ -24,8 +24,8 @@ pub(crate) struct Spoken {
     processes: Processes,
     /// Text of its script, where it could be read.
     pub(crate) script: Option<Vec<u8>>,
-    /// Where its program starts.
-    pub(crate) folder: PathBuf,
+    /// Where its program starts; `None`: only its shell can tell.
+    folder: Option<PathBuf>,
     /// Script and arguments as a dry run would start them; empty: it is no Python program.
     program: Vec<String>,
 }
@@ -34,15 +34,23 @@ impl Spoken {
     /// Looks at a command with the environment and the directory that it runs in.
     pub(crate) fn of(command: &[String], env: &BTreeMap<String, String>, cwd: &Path) -> Self {
         let program = dry_run::launch(command, env, cwd).map(|launch| launch.program()).unwrap_or_default();
-        // `cd exp && python train.py`: what it names lies there.
-        let folder = cwd.join(Start::of(command, env).unwrap_or_default().folder);
         let command = Command::new(command, env);
-        let text = |path: String| carma_files::read(&folder.join(path), MOST_SCRIPT).ok();
-        let script = command.scripts().into_iter().find_map(text);
-        let command = command.with_script(script.as_deref().unwrap_or_default());
-        let read = |name: &str| carma_files::read_text(&folder.join(name), MOST_SETTINGS).ok();
-        let processes = Processes::of(&command, &read);
-        Self { command, processes, script, program, folder }
+        // `cd exp && python train.py`: what it names lies there.
+        let folder = command.folder().map(|folder| cwd.join(folder));
+        let mut spoken = Self { command, program, folder, ..Self::default() };
+        let text = |path: String| carma_files::read(&spoken.place(&path)?, MOST_SCRIPT).ok();
+        let script = spoken.command.scripts().into_iter().find_map(text);
+        spoken.command = spoken.command.with_script(script.as_deref().unwrap_or_default());
+        let read = |name: &str| carma_files::read_text(&spoken.place(name)?, MOST_SETTINGS).ok();
+        spoken.processes = Processes::of(&spoken.command, &read);
+        spoken.script = script;
+        spoken
+    }
+
+    /// The file that it names so.
+    pub(crate) fn place(&self, name: &str) -> Option<PathBuf> {
+        let is_absolute = Path::new(name).is_absolute();
+        self.folder.as_ref().map(|folder| folder.join(name)).or_else(|| is_absolute.then(|| name.into()))
     }
 
     /// GPUs where the user does not say how many: one for each process of a launcher.

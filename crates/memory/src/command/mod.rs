@@ -12,6 +12,7 @@ pub use started::{Packages, Start};
 pub use taker::{Taken, Taker};
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// Longest text of a script that is searched, bytes.
 const MOST_TEXT: usize = 4 << 20;
@@ -22,6 +23,7 @@ pub struct Command {
     /// Its words; those of a line for the shell, and without assignments before the program.
     words: Vec<String>,
     env: BTreeMap<String, String>,
+    folder: Option<PathBuf>,
     /// Lines of the script, without indentation and comments.
     script: Vec<String>,
 }
@@ -30,8 +32,13 @@ impl Command {
     /// Takes a command apart.
     #[must_use]
     pub fn new(command: &[String], env: &BTreeMap<String, String>) -> Self {
-        let (words, env) = started::started(command, env);
-        Self { words, env, script: Vec::new() }
+        started::started(command, env)
+    }
+
+    /// Where it changes to before it starts its program, from where it starts. `None`: only its shell can tell.
+    #[must_use]
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
     }
 
     /// With the text of its script, which lies in one of [`Self::scripts`].
@@ -269,6 +276,16 @@ fn default<'a>(line: &'a str, name: &str) -> Option<&'a str> {
     let gets = |before: &str| is_set && (before.ends_with("environ.get(") || before.ends_with("getenv("));
     let given = |before: &str| before.ends_with("environ.setdefault(") || gets(before);
     around.into_iter().find_map(|(before, rest)| literal(after(rest, ',').filter(|_| given(before))?))
+}
+
+/// Whether a word names a program's text, by its ending.
+pub(crate) fn is_script(word: &str) -> bool {
+    matches!(ending(word), Some("py" | "sh" | "bash" | "jl" | "R" | "lua" | "pl" | "rb" | "js"))
+}
+
+/// Ending of a file's name.
+pub(crate) fn ending(word: &str) -> Option<&str> {
+    Path::new(word).extension().and_then(|end| end.to_str())
 }
 
 fn stem(word: &str) -> &str {

@@ -1,6 +1,6 @@
 //! What a command starts: behind a shell, variables and programs that only start another.
 
-use super::{Command, is_module, launcher, stem};
+use super::{Command, is_module, is_script, launcher, stem};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -12,8 +12,36 @@ pub(super) struct Around {
     env: Env,
     /// Directories that are changed to, one below the other.
     folder: PathBuf,
+    /// It changes to one that only its shell can tell.
+    lost: bool,
     packages: Option<Packages>,
 }
+
+impl Around {
+    /// Goes where `cd` with these words does.
+    fn change(&mut self, words: &[String]) {
+        let folder = words.iter().find(|word| !matches!(word.as_str(), "-P" | "-L" | "--"));
+        let home = self.env.get("HOME").map_or("~", String::as_str);
+        let folder = folder.map_or("~", String::as_str);
+        let below = ["~", "$HOME", "${HOME}"].iter().find_map(|home| folder.strip_prefix(home));
+        let folder = match below {
+            Some(below) if below.is_empty() || below.starts_with('/') => format!("{home}{below}"),
+            _ => folder.to_owned(),
+        };
+        let is_absolute = folder.starts_with('/');
+        self.lost = folder.contains(|c| "$`~*?[{\\".contains(c))
+            || folder.starts_with('-')
+            || self.lost && !is_absolute;
+        self.folder.push(folder);
+        if self.folder.as_os_str().len() > LONGEST {
+            (self.folder, self.lost) = (PathBuf::new(), true);
+        }
+    }
+}
+
+/// Longest folder that can be, bytes, and subshells within each other that are followed: a line may have very many of both.
+const LONGEST: usize = 4096;
+const DEEPEST: usize = 32;
 
 /// A program that starts another in an environment of packages: `conda run -n NAME`, `uv run`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -89,7 +117,7 @@ impl Start {
             here.words.truncate(inner);
             launcher = std::mem::replace(&mut here.words, words);
         }
-        let Around { env, folder, packages } = around;
+        let Around { env, folder, packages, .. } = around;
         Some(Self { launcher, words: here.words, env, folder, packages })
     }
 }
@@ -236,41 +264,83 @@ const WRAPPERS: &[Wrapper] = &[
     ("{", &[], 0),
 ];
 
-/// The words of the program that a command starts, and its environment. Of a line for a shell: the first launcher of several
-/// processes, else the first Python or server of language models, else the whole line.
-pub(super) fn started(command: &[String], env: &Env) -> (Vec<String>, Env) {
+/// The program that a command starts. Of a line for a shell: the first launcher of several processes, else the first Python or server
+/// of language models, else the whole line.
+pub(super) fn started(command: &[String], env: &Env) -> Command {
     let mut around = Around { env: env.clone(), ..Around::default() };
     let words = unwrapped(command, &mut around);
     let line = match words {
         [shell, option, line, ..] if is_shell(shell) && runs_a_line(option) => line,
-        _ => return (flat(words), around.env),
+        _ => return program_in(words, around),
     };
-    let mut first = None;
-    for part in parts(line) {
-        let mut own = around.clone();
-        match unwrapped(&part, &mut own) {
-            [export, variables @ ..] if export == "export" => {
-                around.env.extend(variables.iter().filter_map(|word| assignment(word)));
+    let parts = parts(line);
+    let (mut first, mut script, mut outside) = (None, None, Vec::new());
+    for part in &parts {
+        match part.as_slice() {
+            // Where a subshell goes, what follows it does not.
+            [sign] if sign == "(" && outside.len() == DEEPEST => {
+                outside.clear();
+                around.lost = true;
             }
-            words => {
-                let here = Command { words: flat(words), env: own.env, script: Vec::new() };
-                if launcher::launcher(&here).is_some() {
-                    return (here.words, here.env);
+            [sign] if sign == "(" => outside.push((around.folder.clone(), around.lost)),
+            [sign] if sign == ")" => {
+                if let Some(folder) = outside.pop() {
+                    (around.folder, around.lost) = folder;
                 }
-                let program = here.program();
-                if program.starts_with("python")
-                    || program.ends_with(".py")
-                    || matches!(program, "vllm" | "sglang")
-                {
-                    first.get_or_insert((here.words, here.env));
+            }
+            part => {
+                let mut own = around.clone();
+                match unwrapped(part, &mut own) {
+                    [export, variables @ ..] if export == "export" => {
+                        around.env.extend(variables.iter().filter_map(|word| assignment(word)));
+                    }
+                    [cd, folder @ ..] if matches!(cd.as_str(), "cd" | "pushd") => around.change(folder),
+                    [popd, ..] if popd == "popd" => around.lost = true,
+                    words => {
+                        let folder = (own.folder.clone(), own.lost);
+                        let here = program_in(words, own);
+                        if launcher::launcher(&here).is_some() {
+                            return here;
+                        }
+                        let program = here.program();
+                        if program.starts_with("python")
+                            || program.ends_with(".py")
+                            || matches!(program, "vllm" | "sglang")
+                        {
+                            first.get_or_insert(here);
+                        } else if script.is_none() && here.script(is_script).is_some() {
+                            script = Some(folder);
+                        }
+                    }
                 }
             }
         }
     }
     first.unwrap_or_else(|| {
-        let words = flat(unwrapped(&parts(line).concat(), &mut around));
-        (words, around.env)
+        let all: Vec<String> = parts.iter().filter(|part| !is_bracket(part)).flatten().cloned().collect();
+        let words = unwrapped(&all, &mut around);
+        // Of several of its commands the one with a script counts.
+        if let Some(folder) = script {
+            (around.folder, around.lost) = folder;
+        }
+        program_in(words, around)
     })
+}
+
+/// A program, with what comes before it. Behind a launcher, too, directories may be changed.
+fn program_in(words: &[String], around: Around) -> Command {
+    let mut here = Command { words: flat(words), env: around.env, ..Command::default() };
+    let mut around = Around { env: Env::new(), ..around };
+    let inner = here.inner();
+    if inner > 0 {
+        let _ = unwrapped(&here.words[inner..], &mut around);
+    }
+    here.folder = Some(around.folder).filter(|_| !around.lost);
+    here
+}
+
+fn is_bracket(part: &[String]) -> bool {
+    matches!(part, [sign] if sign == "(" || sign == ")")
 }
 
 /// Words within words as well, without quotes.
@@ -369,7 +439,7 @@ fn environment(option: &str, value: Option<&str>, around: &mut Around) {
     }
 }
 
-/// The commands of a line for a shell, each as its words. Quotes hold words together; what is in `$()` is not looked into.
+/// The commands of a line for a shell, each as its words, and the brackets of subshells, each by itself. Quotes hold words together; what is in `$()` is not looked into.
 fn parts(line: &str) -> Vec<Vec<String>> {
     let (mut parts, mut words, mut word) = (Vec::new(), Vec::new(), String::new());
     let (mut quote, mut signs) = (None, line.chars().peekable());
@@ -385,6 +455,9 @@ fn parts(line: &str) -> Vec<Vec<String>> {
                 words.extend(Some(std::mem::take(&mut word)).filter(|word| !word.is_empty()));
                 if !matches!(sign, ' ' | '\t') {
                     parts.push(std::mem::take(&mut words));
+                }
+                if matches!(sign, '(' | ')') {
+                    parts.push(vec![sign.to_string()]);
                 }
             }
             _ => word.push(sign),
@@ -402,8 +475,8 @@ mod tests {
 
     fn of(words: &[&str]) -> (String, Env) {
         let words: Vec<String> = words.iter().map(ToString::to_string).collect();
-        let (words, env) = started(&words, &[("A".to_owned(), "0".to_owned())].into());
-        (words.join(" "), env)
+        let started = started(&words, &[("A".to_owned(), "0".to_owned())].into());
+        (started.words.join(" "), started.env)
     }
 
     #[test]
@@ -453,6 +526,41 @@ mod tests {
         }
         assert_eq!(of(&["nice", "/bin/sh", "-c", "python t.py"]).0, "python t.py");
         assert_eq!(of(&["bash", "run.sh", "-c"]).0, "bash run.sh -c");
+    }
+
+    #[test]
+    fn the_folder_of_what_counts() {
+        let env = Env::from([("HOME".to_owned(), "/h".to_owned())]);
+        let of = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(ToString::to_string).collect();
+            started(&words, &env).folder
+        };
+        for (line, folder) in [
+            ("python t.py > log", Some("")),
+            ("cd exp && python train.py --config c.yaml > log 2>&1", Some("exp")),
+            ("cd exp; cd -P 'v x' || exit; torchrun t.py | tee $LOG", Some("exp/v x")),
+            ("(cd data && python3 get.sh; ./get) ; cd exp; python t.py", Some("data")),
+            ("(cd data && ./get); cd exp; python t.py", Some("exp")),
+            ("x=$(cd data; pwd); python t.py", Some("")),
+            ("if true; then cd exp; env -C v python t.py; fi", Some("exp/v")),
+            ("cd exp && srun env -C v python t.py > log", Some("exp/v")),
+            ("cd exp && bash run.sh > log; cd ..", Some("exp")),
+            ("cd ~/exp && python t.py | cat", Some("/h/exp")),
+            ("cd \"${HOME}/exp\"; python t.py | cat", Some("/h/exp")),
+            ("cd; python t.py", Some("/h")),
+            ("cd $X && python t.py", None),
+            ("cd ~you && python t.py", None),
+            ("cd $(dirname $0); python t.py", None),
+            ("for d in a b; do cd $d; python t.py; done", None),
+            ("cd $X; cd exp; python t.py", None),
+            ("cd $X; cd /exp; python t.py", Some("/exp")),
+            ("cd exp; cd -; python t.py", None),
+            ("pushd exp; popd; python t.py", None),
+        ] {
+            assert_eq!(of(&["bash", "-c", line]), folder.map(PathBuf::from), "{line}");
+        }
+        assert_eq!(of(&["env", "-C", "exp", "python", "t.py"]), Some("exp".into()));
+        assert_eq!(of(&["env", "-C", "exp", "sh", "-c", "cd v; ./a"]), Some("exp/v".into()));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What makes two runs the same task: the command without what does not change memory.
 
-use crate::command::Command;
+use crate::command::{Command, ending, is_script};
 use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -276,14 +276,6 @@ pub fn configurations(command: &[String]) -> Vec<String> {
         value.trim_matches(['\'', '"', ';', ')'])
     });
     values.filter(|value| is_configuration(value)).map(str::to_owned).collect()
-}
-
-fn ending(word: &str) -> Option<&str> {
-    Path::new(word).extension().and_then(|end| end.to_str())
-}
-
-fn is_script(word: &str) -> bool {
-    matches!(ending(word), Some("py" | "sh" | "bash" | "jl" | "R" | "lua" | "pl" | "rb" | "js"))
 }
 
 fn is_configuration(word: &str) -> bool {
