@@ -271,7 +271,7 @@ pub struct TaskFacts {
     /// Samples a step; where it is absent the daemon looks for it in the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch_size: Option<u64>,
-    /// Fingerprint of the script and of the files that configure it.
+    /// Fingerprint of the script and of the files that configure it; `unread`: there is a script, and it could not be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<String>,
     /// Fingerprint of the model's description.

@@ -149,7 +149,14 @@ fn is_python(program: &str) -> bool {
 }
 
 /// Goes into an environment of packages: its programs are found first.
-fn enter(packages: &Packages, env: &mut BTreeMap<String, String>, cwd: &Path) -> Result<(), Failure> {
+///
+/// # Errors
+/// It is not found.
+pub(crate) fn enter(
+    packages: &Packages,
+    env: &mut BTreeMap<String, String>,
+    cwd: &Path,
+) -> Result<(), Failure> {
     let variable = |key: &str| env.get(key).filter(|text| !text.is_empty()).map(|text| cwd.join(text));
     let mut prefixes = Vec::new();
     if !packages.is_conda() {
@@ -262,7 +269,7 @@ fn one_process(launch: &mut Launch) {
 }
 
 /// The file that a word names, as a shell finds it.
-fn find(program: &str, env: &BTreeMap<String, String>, cwd: &Path) -> Option<PathBuf> {
+pub(crate) fn find(program: &str, env: &BTreeMap<String, String>, cwd: &Path) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(cwd.join(program));
     }

@@ -13,18 +13,12 @@ use carma_daemon::memory::to_view;
 use carma_memory::alloc::Settings;
 use carma_memory::command::Taker;
 use carma_memory::estimators::{self, Known};
-use carma_memory::history::{Facts, Signature, configurations, fingerprint};
+use carma_memory::history::{Facts, Signature, fingerprint};
 use carma_memory::{Gpu, MiB, ModelTask, Platform, Tier};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Largest file of PyTorch's version that is looked at, bytes.
-const MOST_VERSION: u64 = 4 << 20;
-/// Largest file that is looked at for what it configures, bytes: larger ones are data.
-const MOST_CONFIGURATION: u64 = 1 << 20;
-/// Most such files of a command.
-const MOST_CONFIGURATIONS: usize = 32;
 /// Folder beside that of the `.rad` files in which the original keeps model summaries.
 const SUMMARIES: &str = "summaries";
 
@@ -120,10 +114,10 @@ pub(crate) fn gather(
     let text = known.summary.as_deref().or(known.hf_config.as_deref());
     request.task = TaskFacts {
         batch_size: batch,
-        script: edition(&spoken, &request.command),
+        script: spoken.edition(),
         model: text.map(|text| fingerprint(text.as_bytes())),
         dataset,
-        framework: framework(request),
+        framework: spoken.installed().torch(),
         // Under MPS a hard limit is one of each process.
         elastic: run.cudnn_benchmark || known.processes > 1,
     };
@@ -134,28 +128,6 @@ pub(crate) fn gather(
     };
     run.batch_size = batch;
     Ok(Modelled { known, task: run })
-}
-
-/// Fingerprint of a script and of the files that configure it; `None`: none could be read. Without such files it is the script's own,
-/// under which earlier versions have stored what they learned.
-fn edition(spoken: &Spoken, command: &[String]) -> Option<String> {
-    let script = spoken.script.as_deref();
-    let files = configurations(command);
-    let texts = files.iter().take(MOST_CONFIGURATIONS);
-    let text = |file: &String| carma_files::read(&spoken.place(file)?, MOST_CONFIGURATION).ok();
-    let texts: Vec<_> = texts.map(text).collect();
-    if script.is_none() && texts.iter().all(Option::is_none) {
-        return None;
-    }
-    let mut all = script.unwrap_or_default().to_vec();
-    if texts.iter().any(Option::is_some) {
-        for text in texts {
-            // One that cannot be read is kept apart from one that is empty.
-            all.extend(text.as_ref().map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
-            all.extend(text.unwrap_or_default());
-        }
-    }
-    Some(fingerprint(&all))
 }
 
 /// Samples a step, as its user or the command says them.
@@ -316,55 +288,12 @@ fn find_summary(rad: &Path, name: &Path, here: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Words of the command, those of a line for the shell included.
-fn words(request: &SubmitRequest) -> Vec<&str> {
-    request.command.iter().flat_map(|word| word.split_whitespace()).collect()
-}
-
 /// Whether a script turns cuDNN's search for algorithms on, as far as its text says.
 fn sets_benchmark(script: &[u8]) -> bool {
     let text = String::from_utf8_lossy(script);
     text.lines().any(|line| {
         let line: String = line.chars().filter(|c| !c.is_whitespace()).collect();
         !line.starts_with('#') && line.contains("cudnn.benchmark=True")
-    })
-}
-
-/// PyTorch's version in the environment of the command's Python, read from its files: nothing is run.
-fn framework(request: &SubmitRequest) -> Option<String> {
-    let bin = |folder: &str| Path::new(&request.cwd).join(folder);
-    let all = words(request);
-    let python = all.iter().find(|word| {
-        let name = word.rsplit('/').next().unwrap_or(word);
-        name.starts_with("python") || matches!(name, "torchrun" | "accelerate" | "deepspeed")
-    })?;
-    let conda = all.iter().position(|word| *word == "-n").and_then(|at| all.get(at + 1)).and_then(|name| {
-        let program = request.env.get("CONDA_EXE")?;
-        Some(Path::new(program).parent()?.parent()?.join("envs").join(name))
-    });
-    let prefix = if all.first().is_some_and(|word| word.rsplit('/').next() == Some("conda")) {
-        conda?
-    } else if let Some((folder, _)) = python.rsplit_once('/') {
-        bin(folder).parent()?.to_owned()
-    } else {
-        let path = request.env.get("PATH")?;
-        let found = path.split(':').map(bin).find(|folder| folder.join(python).is_file())?;
-        found.parent()?.to_owned()
-    };
-    let versions = std::fs::read_dir(prefix.join("lib")).ok()?;
-    let mut pythons: Vec<PathBuf> = versions
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.file_name().and_then(|n| n.to_str()).is_some_and(|n| n.starts_with("python3")))
-        .collect();
-    pythons.sort();
-    pythons.iter().find_map(|python| {
-        let text =
-            carma_files::read_text(&python.join("site-packages/torch/version.py"), MOST_VERSION).ok()?;
-        let line = text.lines().find(|line| line.starts_with("__version__"))?;
-        let version = line.split('\'').nth(1)?;
-        let (major, rest) = version.split_once('.')?;
-        let minor: String = rest.chars().take_while(char::is_ascii_digit).collect();
-        Some(format!("torch {major}.{minor}"))
     })
 }
 
@@ -407,6 +336,7 @@ fn platform(name: &str, total_mib: MiB, request: &SubmitRequest) -> Platform {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use carma_memory::history::UNREAD;
     use carma_memory::{Optimizer, Precision};
     use std::fs;
 
@@ -515,6 +445,58 @@ mod tests {
     }
 
     #[test]
+    fn an_edited_script_of_any_kind_is_another_edition() {
+        let dir = tempfile::tempdir().unwrap();
+        let edition = |words: &[&str]| {
+            let command = words.iter().map(ToString::to_string).collect();
+            let mut job = SubmitRequest { command, ..request("", dir.path()) };
+            gather(&mut job, Source::Options, &ModelArgs::default(), &TaskArgs::default(), Path::new("/"))
+                .unwrap();
+            job.task.script
+        };
+        fs::create_dir_all(dir.path().join("src/pk")).unwrap();
+        fs::write(dir.path().join("t.py"), "").unwrap();
+        fs::write(dir.path().join("exe"), "").unwrap();
+        for (line, file) in [
+            ("bash run.sh", "run.sh"),
+            ("./run.sh --x 1", "run.sh"),
+            ("python t.py --config cfg.py", "cfg.py"),
+            ("python t.py cfg.py", "cfg.py"),
+            ("env PYTHONPATH=src python -m pk.tr", "src/pk/tr.py"),
+            ("python -m src.pk.tr", "src/pk/tr.py"),
+            ("python -m cProfile run.py", "run.py"),
+            ("python t.py; python run.py", "run.py"),
+        ] {
+            let (file, words) = (dir.path().join(file), line.split(' ').collect::<Vec<_>>());
+            let of = || [edition(&words), edition(&["sh", "-c", &format!("{line} > log")])];
+            fs::write(&file, "4G").unwrap();
+            let first = of();
+            assert!(
+                first.iter().all(|edition| edition.as_deref().is_some_and(|text| text != UNREAD)),
+                "{line}"
+            );
+            fs::write(&file, "30G").unwrap();
+            assert!(first.iter().zip(of()).all(|(before, now)| *before != now), "{line}");
+        }
+        // Also of what a script for a shell starts.
+        fs::write(
+            dir.path().join("run.sh"),
+            "#!/bin/bash\nset -e\ncd src\npython t2.py --config c.yaml \"$@\"\n",
+        )
+        .unwrap();
+        for file in ["src/t2.py", "src/c.yaml"] {
+            let before = edition(&["bash", "run.sh"]);
+            fs::write(dir.path().join(file), "30G").unwrap();
+            assert_ne!(edition(&["bash", "run.sh"]), before, "{file}");
+        }
+        for line in ["python absent.py", "bash absent.sh", "python -m absent.tr t.py", "cd $X && python t.py"]
+        {
+            assert_eq!(edition(&["sh", "-c", line]).as_deref(), Some(UNREAD), "{line}");
+        }
+        assert_eq!(edition(&["./exe"]), None);
+    }
+
+    #[test]
     fn without_a_batch_size_there_is_no_guess() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("s.txt"), "text").unwrap();
@@ -526,22 +508,5 @@ mod tests {
         assert!(!gathered("python x.py").known.has_model());
         assert_eq!(gathered("python x.py --batch-size 8").task.batch_size, 8);
         assert_eq!(gathered("python x.py train.batch_size=64 val.batch_size=8").task.batch_size, 64);
-    }
-
-    #[test]
-    fn the_version_of_the_framework_is_read_from_its_files() {
-        let dir = tempfile::tempdir().unwrap();
-        let package = dir.path().join("venv/lib/python3.12/site-packages/torch");
-        fs::create_dir_all(&package).unwrap();
-        fs::create_dir_all(dir.path().join("venv/bin")).unwrap();
-        fs::write(dir.path().join("venv/bin/python"), "").unwrap();
-        fs::write(package.join("version.py"), "debug = False\n__version__ = '2.11.0+cu130'\n").unwrap();
-        let mut job = request("python t.py", dir.path());
-        assert_eq!(framework(&job), None);
-        let path = format!("/nowhere:{}", dir.path().join("venv/bin").display());
-        job.env.insert("PATH".into(), path);
-        assert_eq!(framework(&job).as_deref(), Some("torch 2.11"));
-        assert_eq!(framework(&request("venv/bin/python t.py", dir.path())).as_deref(), Some("torch 2.11"));
-        assert_eq!(framework(&request("sleep 1", dir.path())), None);
     }
 }

@@ -19,6 +19,7 @@ mod lab;
 mod logs;
 mod move_job;
 mod order;
+mod packages;
 mod predict;
 mod printed;
 mod profile;

@@ -2,9 +2,11 @@
 //! with its user's rights and no more bytes than are allowed here.
 
 use super::dry_run;
+use super::packages::Installed;
 use crate::cli::memory::TaskArgs;
 use carma_memory::command::{Command, Processes, Sharding, Taker};
 use carma_memory::estimators::Known;
+use carma_memory::history::{UNREAD, configurations, fingerprint};
 use carma_memory::trace::COMPILED;
 use carma_memory::{Lora, ModelTask, Parallel};
 use std::collections::BTreeMap;
@@ -14,6 +16,10 @@ use std::path::{Path, PathBuf};
 const MOST_SCRIPT: u64 = 4 << 20;
 /// Largest file of settings (DeepSpeed's JSON, accelerate's YAML), bytes.
 const MOST_SETTINGS: u64 = 1 << 20;
+/// Largest file that is looked at for what it configures, bytes: larger ones are data.
+const MOST_CONFIGURATION: u64 = 1 << 20;
+/// Most such files of a command.
+const MOST_CONFIGURATIONS: usize = 32;
 /// Bound where several processes, or several GPUs, are not modelled.
 const SEVERAL: f64 = 0.40;
 
@@ -24,6 +30,10 @@ pub(crate) struct Spoken {
     processes: Processes,
     /// Text of its script, where it could be read.
     pub(crate) script: Option<Vec<u8>>,
+    /// How its script is named, where it could be read.
+    script_name: Option<String>,
+    /// Files that configure it.
+    configurations: Vec<String>,
     /// Where its program starts; `None`: only its shell can tell.
     folder: Option<PathBuf>,
     /// Script and arguments as a dry run would start them; empty: it is no Python program.
@@ -34,21 +44,58 @@ impl Spoken {
     /// Looks at a command with the environment and the directory that it runs in.
     pub(crate) fn of(command: &[String], env: &BTreeMap<String, String>, cwd: &Path) -> Self {
         let program = dry_run::launch(command, env, cwd).map(|launch| launch.program()).unwrap_or_default();
+        let configurations = configurations(command);
         let command = Command::new(command, env);
         // `cd exp && python train.py`: what it names lies there.
         let folder = command.folder().map(|folder| cwd.join(folder));
-        let mut spoken = Self { command, program, folder, ..Self::default() };
-        let text = |path: String| carma_files::read(&spoken.place(&path)?, MOST_SCRIPT).ok();
-        let script = spoken.command.scripts().into_iter().find_map(text);
+        let mut spoken = Self { command, configurations, program, folder, ..Self::default() };
+        let text = |name: String| Some((carma_files::read(&spoken.place(&name)?, MOST_SCRIPT).ok()?, name));
+        let (script, script_name) = spoken.command.scripts().into_iter().find_map(text).unzip();
         spoken.command = spoken.command.with_script(script.as_deref().unwrap_or_default());
         let read = |name: &str| carma_files::read_text(&spoken.place(name)?, MOST_SETTINGS).ok();
         spoken.processes = Processes::of(&spoken.command, &read);
-        spoken.script = script;
+        if let (Some(text), Some(name)) = (&script, &script_name)
+            && [".sh", ".bash"].iter().any(|end| name.ends_with(end))
+        {
+            let inner = named_in(&String::from_utf8_lossy(text), spoken.command.env());
+            spoken.configurations.extend(inner);
+        }
+        (spoken.script, spoken.script_name) = (script, script_name);
         spoken
     }
 
+    /// The packages of its Python.
+    pub(crate) fn installed(&self) -> Installed {
+        // Where the folder is not known: nothing relative is found.
+        Installed::of(&self.command, self.folder.as_deref().unwrap_or(Path::new("/")))
+    }
+
+    /// Fingerprint of the script and of the files that configure it; `None`: none could be read. Without such files it is the script's
+    /// own, under which earlier versions have stored what they learned. [`UNREAD`]: what it runs could not be read.
+    pub(crate) fn edition(&self) -> Option<String> {
+        let name = self.script_name.as_deref();
+        if self.command.is_unread(name, |package| self.installed().has(package)) {
+            return Some(UNREAD.to_owned());
+        }
+        let files = self.configurations.iter().filter(|file| Some(file.as_str()) != name);
+        let text = |file: &String| carma_files::read(&self.place(file)?, MOST_CONFIGURATION).ok();
+        let texts: Vec<_> = files.take(MOST_CONFIGURATIONS).map(text).collect();
+        if name.is_none() && texts.iter().all(Option::is_none) {
+            return None;
+        }
+        let mut all = self.script.clone().unwrap_or_default();
+        if texts.iter().any(Option::is_some) {
+            for text in texts {
+                // One that cannot be read is kept apart from one that is empty.
+                all.extend(text.as_ref().map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
+                all.extend(text.unwrap_or_default());
+            }
+        }
+        Some(fingerprint(&all))
+    }
+
     /// The file that it names so.
-    pub(crate) fn place(&self, name: &str) -> Option<PathBuf> {
+    fn place(&self, name: &str) -> Option<PathBuf> {
         let is_absolute = Path::new(name).is_absolute();
         self.folder.as_ref().map(|folder| folder.join(name)).or_else(|| is_absolute.then(|| name.into()))
     }
@@ -130,6 +177,15 @@ impl Spoken {
             }
         }
     }
+}
+
+/// Scripts and configurations of the program that a shell script starts, as they are named from where it starts.
+fn named_in(script: &str, env: &BTreeMap<String, String>) -> Vec<String> {
+    let line = ["sh", "-c", script].map(str::to_owned);
+    let command = Command::new(&line, env);
+    let Some(folder) = command.folder() else { return Vec::new() };
+    let names = command.scripts().into_iter().chain(configurations(&line));
+    names.filter_map(|name| folder.join(name).into_os_string().into_string().ok()).collect()
 }
 
 #[cfg(test)]

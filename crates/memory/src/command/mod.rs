@@ -24,6 +24,7 @@ pub struct Command {
     words: Vec<String>,
     env: BTreeMap<String, String>,
     folder: Option<PathBuf>,
+    packages: Option<Packages>,
     /// Lines of the script, without indentation and comments.
     script: Vec<String>,
 }
@@ -41,6 +42,28 @@ impl Command {
         self.folder.as_deref()
     }
 
+    /// The environment of packages that it starts its program in.
+    #[must_use]
+    pub const fn packages(&self) -> Option<&Packages> {
+        self.packages.as_ref()
+    }
+
+    /// Its environment, with what it sets before its program.
+    #[must_use]
+    pub const fn env(&self) -> &BTreeMap<String, String> {
+        &self.env
+    }
+
+    /// The Python that it starts, or a launcher that lies beside its Python: `venv/bin/python`, `torchrun`.
+    #[must_use]
+    pub fn python(&self) -> Option<&str> {
+        self.words.iter().map(String::as_str).find(|word| {
+            let name = stem(word);
+            name.starts_with("python") && !name.ends_with(".py")
+                || matches!(name, "torchrun" | "accelerate" | "deepspeed")
+        })
+    }
+
     /// With the text of its script, which lies in one of [`Self::scripts`].
     #[must_use]
     pub fn with_script(self, text: &[u8]) -> Self {
@@ -52,14 +75,35 @@ impl Command {
     /// Files that may be its script, that of what it launches where it is a launcher. The first that is there is the script.
     #[must_use]
     pub fn scripts(&self) -> Vec<String> {
-        let words = self.launched();
-        let module = module_of(words);
-        let path = module.map(|module| module.replace('.', "/"));
-        let mut files: Vec<String> =
-            path.iter().flat_map(|path| [format!("{path}.py"), format!("{path}/__main__.py")]).collect();
+        let path = module_of(self.launched()).map(|module| module.replace('.', "/"));
+        let folders =
+            self.env.get("PYTHONPATH").map_or("", String::as_str).split(':').filter(|f| !f.is_empty());
+        let below = ["".to_owned()].into_iter().chain(folders.map(|folder| format!("{folder}/")));
+        let mut files = Vec::new();
+        for (folder, path) in below.flat_map(|folder| path.as_ref().map(|path| (folder, path))) {
+            files.extend([format!("{folder}{path}.py"), format!("{folder}{path}/__main__.py")]);
+        }
         // Also of a module that is installed, which may run it (`-m cProfile t.py`).
-        files.extend(words.iter().find(|word| word.ends_with(".py")).cloned());
+        files.extend(self.named().map(str::to_owned));
         files
+    }
+
+    /// The script that it names.
+    fn named(&self) -> Option<&str> {
+        let is_name = |word: &&str| is_script(word) && !word.starts_with('-') && !word.contains("://");
+        self.launched().iter().map(String::as_str).find(is_name)
+    }
+
+    /// Whether it runs a script or a module whose text is not known. `read`: which of [`Self::scripts`] was read; `is_installed`: whether
+    /// a package of this name is one of its Python's, which nobody edits.
+    #[must_use]
+    pub fn is_unread(&self, read: Option<&str>, is_installed: impl FnOnce(&str) -> bool) -> bool {
+        let named = self.named();
+        let Some(module) = module_of(self.launched()) else { return named.is_some() && read.is_none() };
+        let is_its_own = read.is_some() && read != named;
+        let package = module.split('.').next().unwrap_or_default();
+        let runs_others = || RUNNERS.contains(&package) || is_installed(package);
+        !is_its_own && (named.is_some() && read.is_none() || !runs_others())
     }
 
     /// The script or module that it runs, as it is named: by what is told to be one, else by its ending.
@@ -180,6 +224,9 @@ impl Command {
         self.imports("peft")
     }
 }
+
+/// Modules of Python's own that run a script.
+const RUNNERS: &[&str] = &["cProfile", "pdb", "profile", "runpy", "trace"];
 
 /// Name of the program of some words without its folder.
 fn program(words: &[String]) -> &str {
@@ -382,6 +429,12 @@ pub(super) mod tests {
             ("(python jt.py)", "jt.py"),
             ("for i in 1 2; do python jt.py; done", "jt.py"),
             ("cat a.py; ./jt.py; echo done", "./jt.py"),
+            ("cd x; bash run.sh t.py > log", "run.sh"),
+            ("srun julia --project=x.jl t.jl", "t.jl"),
+            (
+                "PYTHONPATH=src:/y python -m pk",
+                "pk.py pk/__main__.py src/pk.py src/pk/__main__.py /y/pk.py /y/pk/__main__.py",
+            ),
             ("python prep.py && torchrun --nproc-per-node 2 plain.py", "plain.py"),
             ("numactl -m 0 python -m pkg.train a.py", "pkg/train.py pkg/train/__main__.py a.py"),
             ("python -mpkg.train", "pkg/train.py pkg/train/__main__.py"),
@@ -396,6 +449,33 @@ pub(super) mod tests {
             let words = ["bash", "-c", line].map(str::to_owned);
             assert_eq!(Command::new(&words, &BTreeMap::new()).scripts().join(" "), scripts, "{line}");
         }
+    }
+
+    #[test]
+    fn what_is_not_read_is_known() {
+        let installed = |package: &str| package == "axolotl";
+        let is_unread = |line: &str, read| command(line, "").is_unread(read, installed);
+        for (line, read) in [
+            ("python t.py", "t.py"),
+            ("bash run.sh", "run.sh"),
+            ("torchrun -n 2 t.py cfg.py", "t.py"),
+            ("python -m torch.distributed.run t.py", "t.py"),
+            ("accelerate launch -m axolotl.train t.py", "t.py"),
+            ("python -m cProfile t.py", "t.py"),
+        ] {
+            assert!(!is_unread(line, Some(read)) && is_unread(line, None), "{line}");
+        }
+        for line in
+            ["python -m axolotl.train c.yaml", "./a.out --x=t.py", "vllm serve m", "torchrun", "python -c x"]
+        {
+            assert!(!is_unread(line, None), "{line}");
+        }
+        for read in [None, Some("cfg.py")] {
+            assert!(is_unread("python -m pk.tr cfg.py", read));
+            assert!(is_unread("env PYTHONPATH=src torchrun -m pk.tr cfg.py", read));
+        }
+        assert!(!is_unread("python -m pk.tr cfg.py", Some("pk/tr.py")));
+        assert!(!is_unread("env PYTHONPATH=src python -m pk.tr", Some("src/pk/tr.py")));
     }
 
     #[test]

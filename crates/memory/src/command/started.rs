@@ -336,6 +336,7 @@ fn program_in(words: &[String], around: Around) -> Command {
         let _ = unwrapped(&here.words[inner..], &mut around);
     }
     here.folder = Some(around.folder).filter(|_| !around.lost);
+    here.packages = around.packages;
     here
 }
 

@@ -20,7 +20,7 @@ pub use context::Context;
 pub use program::{Anchor, Margins, Program, Sim, Told};
 pub use ratio::{ENOUGH, Group};
 pub use run::{Observed, Outcome};
-pub use signature::{Facts, Place, SETTINGS, Signature, configurations, doing, fingerprint};
+pub use signature::{Facts, Place, SETTINGS, Signature, UNREAD, configurations, doing, fingerprint};
 
 use crate::{Estimate, MiB, Tier};
 use program::Wanted;
@@ -288,6 +288,7 @@ impl History {
         let sim = sim_of(run.estimates);
         let wanted = Wanted {
             content: run.signature.content,
+            unread: run.signature.unread,
             batch: run.signature.batch,
             place: run.place,
             sim: sim.as_ref(),
@@ -369,6 +370,7 @@ impl History {
     fn wanted<'a>(&self, ask: &Ask<'a>, sim: Option<&'a Sim>) -> Wanted<'a> {
         Wanted {
             content: ask.signature.content,
+            unread: ask.signature.unread,
             batch: ask.signature.batch,
             place: ask.place,
             sim,

@@ -78,6 +78,8 @@ pub struct Program {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) content: u64,
+    /// Whether no edition equals another.
+    pub(super) unread: bool,
     pub(super) batch: Option<u64>,
     pub(super) place: &'a Place,
     pub(super) sim: Option<&'a Sim>,
@@ -167,7 +169,14 @@ impl Program {
 
     /// What its runs say of another.
     pub(super) fn tell(&self, wanted: &Wanted<'_>, margins: &Margins) -> Option<Told> {
-        let told = self.exact(wanted, margins).or_else(|| self.scaled(wanted, margins))?;
+        let told = if wanted.unread {
+            let told = self.scaled(wanted, margins)?;
+            let reason =
+                format!("{}; its script could not be read, so it may be another edition", told.reason);
+            Told { reason, ..told }
+        } else {
+            self.exact(wanted, margins).or_else(|| self.scaled(wanted, margins))?
+        };
         let growing = self.anchors.iter().any(|a| a.growing);
         let margin_mib = times(told.use_mib - MiB(wanted.context_mib), margins.growing);
         if growing && told.margin_mib < margin_mib {
@@ -213,7 +222,8 @@ impl Program {
         let of_batch = |a: &&Anchor| a.batch == wanted.batch && a.max_mib.is_some();
         if let Some(anchor) = self.anchors.iter().filter(of_batch).max_by_key(|a| a.net()) {
             let net = anchor.net()?;
-            let what = if anchor.place == *wanted.place { "another edition of it" } else { "it" };
+            let is_edited = anchor.place == *wanted.place && !wanted.unread;
+            let what = if is_edited { "another edition of it" } else { "it" };
             return Some(told(
                 net,
                 format!("{what} took {net} MiB beside the context on {}", anchor.place.gpu),

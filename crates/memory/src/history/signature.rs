@@ -33,13 +33,16 @@ pub struct Facts<'a> {
     pub gpus: u32,
     /// Samples a step, where it was said; else it is looked for in the command.
     pub batch_size: Option<u64>,
-    /// Fingerprint of the script and of its [`configurations`], where they could be read.
+    /// Fingerprint of the script and of its [`configurations`], where they could be read; [`UNREAD`]: what it runs could not.
     pub script: Option<&'a str>,
     /// Name or fingerprint of the model's description.
     pub model: Option<&'a str>,
     /// The data set, where it was said.
     pub dataset: Option<&'a str>,
 }
+
+/// In place of a fingerprint where there is a script that could not be read: it may be another edition at every run.
+pub const UNREAD: &str = "unread";
 
 /// Environment variables that change how much memory a task takes. They are hashed in this order, and where they are set: a new one
 /// comes last, so that what is stored keeps its key.
@@ -71,6 +74,8 @@ pub struct Signature {
     pub program: u64,
     /// Editions of script and model.
     pub content: u64,
+    /// Whether no edition equals another, for nobody could read it.
+    pub unread: bool,
     /// Samples a step.
     pub batch: Option<u64>,
     /// Who runs it.
@@ -237,6 +242,7 @@ impl Signature {
         Self {
             program: program.finish(),
             content: content.finish(),
+            unread: facts.script == Some(UNREAD),
             batch: facts.batch_size.or(sizes.most()),
             user: facts.user,
             label,
@@ -261,8 +267,8 @@ fn script(command: &[String]) -> String {
     command.script(is_script).map_or_else(|| program.to_owned(), |script| format!("{program} {script}"))
 }
 
-/// Files of a command that may configure what it does, in their order: what they say belongs to the task as the script's text does. Not
-/// among them: what is named as a place of output.
+/// Files of a command that may configure what it does, in their order, scripts among them: what they say belongs to the task. Not among
+/// them: what is named as a place of output.
 #[must_use]
 pub fn configurations(command: &[String]) -> Vec<String> {
     let split = shell_words(command);
@@ -275,7 +281,7 @@ pub fn configurations(command: &[String]) -> Vec<String> {
         };
         value.trim_matches(['\'', '"', ';', ')'])
     });
-    values.filter(|value| is_configuration(value)).map(str::to_owned).collect()
+    values.filter(|value| is_configuration(value) || is_script(value)).map(str::to_owned).collect()
 }
 
 fn is_configuration(word: &str) -> bool {
@@ -545,12 +551,15 @@ mod tests {
         let line = |line: &str| of(&line.split(' ').collect::<Vec<_>>());
         assert_eq!(
             line("python t.py --config c.yaml b.toml --seed 1 --x=a/d.json"),
-            "c.yaml b.toml a/d.json"
+            "t.py c.yaml b.toml a/d.json"
         );
-        assert_eq!(line("accelerate launch --config_file a.yaml t.py model=b.yml"), "a.yaml b.yml");
-        assert_eq!(line("python t.py --out r.json -o s.yaml --log-file=l.json --output_dir x"), "");
-        assert_eq!(line("python t.py --data x.csv t.cfg.py"), "");
-        assert_eq!(of(&["sh", "-c", "python a.py --c 'a.yaml'; python b.py --c=b.ini;"]), "a.yaml b.ini");
+        assert_eq!(line("accelerate launch --config_file a.yaml t.py model=b.yml"), "a.yaml t.py b.yml");
+        assert_eq!(line("python t.py --out r.json -o s.yaml --log-file=l.json --output_dir x"), "t.py");
+        assert_eq!(line("tools/run.sh --data x.csv --config=t.cfg.py"), "tools/run.sh t.cfg.py");
+        assert_eq!(
+            of(&["sh", "-c", "python a.py --c 'a.yaml'; python b.py --c=b.ini;"]),
+            "a.py a.yaml b.py b.ini"
+        );
     }
 
     #[test]

@@ -73,6 +73,25 @@ fn two_runs_give_the_slope_over_the_simulation() {
 }
 
 #[test]
+fn what_could_not_be_read_is_never_exact() {
+    let mut history = History::default();
+    let h200 = place("H200");
+    let command = ["bash".to_owned(), "run.sh".to_owned()];
+    let of = |script| Signature::of(&Facts { command: &command, script, ..Facts::default() });
+    // Also of what was learned before it was told apart.
+    learn(&mut history, &of(None), &h200, Outcome::Peak(MiB(4512)), &[]);
+    assert_eq!(ask(&history, &of(None), &h200, &[]).unwrap().tier, Tier::Exact);
+    for peak in [4512, 4512, 9000] {
+        let asked = ask(&history, &of(Some(UNREAD)), &h200, &[]).unwrap();
+        assert_eq!((asked.tier, asked.use_mib, asked.upper_mib), (Tier::Scaled, MiB(4512), MiB(5112)));
+        assert!(asked.reasons[0].contains("it took 4000 MiB"), "{asked:?}");
+        assert!(asked.reasons[0].contains("its script could not be read"), "{asked:?}");
+        learn(&mut history, &of(Some(UNREAD)), &h200, Outcome::Peak(MiB(peak)), &[]);
+    }
+    assert_eq!(ask(&history, &of(Some(UNREAD)), &h200, &[]).unwrap().use_mib, MiB(9000));
+}
+
+#[test]
 fn another_gpu_pays_its_own_context() {
     let mut history = History::default();
     let (a100, h200) = (place("A100"), place("H200"));
