@@ -8,6 +8,7 @@ mod started;
 mod taker;
 
 pub use launcher::{Processes, Sharding};
+pub(crate) use started::line_at;
 pub use started::{Packages, Start};
 pub use taker::{Taken, Taker};
 

@@ -102,9 +102,10 @@ impl Start {
     #[must_use]
     pub fn of(command: &[String], env: &BTreeMap<String, String>) -> Option<Self> {
         let mut around = Around { env: env.clone(), ..Around::default() };
-        let words = match unwrapped(command, &mut around) {
-            [shell, option, line, ..] if is_shell(shell) && runs_a_line(option) => one(line, &mut around)?,
-            words => words.to_vec(),
+        let words = unwrapped(command, &mut around);
+        let words = match line_of(words) {
+            Some(at) => one(&words[at], &mut around)?,
+            None => words.to_vec(),
         };
         let mut here = Command { words, ..Command::default() };
         let mut launcher = Vec::new();
@@ -269,11 +270,8 @@ const WRAPPERS: &[Wrapper] = &[
 pub(super) fn started(command: &[String], env: &Env) -> Command {
     let mut around = Around { env: env.clone(), ..Around::default() };
     let words = unwrapped(command, &mut around);
-    let line = match words {
-        [shell, option, line, ..] if is_shell(shell) && runs_a_line(option) => line,
-        _ => return program_in(words, around),
-    };
-    let parts = parts(line);
+    let Some(at) = line_of(words) else { return program_in(words, around) };
+    let parts = parts(&words[at]);
     let (mut first, mut script, mut outside) = (None, None, Vec::new());
     for part in &parts {
         match part.as_slice() {
@@ -352,6 +350,28 @@ fn flat(words: &[String]) -> Vec<String> {
 
 fn is_shell(word: &str) -> bool {
     matches!(stem(word), "sh" | "bash" | "dash" | "zsh")
+}
+
+/// Where the line is that a shell is to run, if these words are one that is.
+fn line_of(words: &[String]) -> Option<usize> {
+    let mut at = 1;
+    words.first().filter(|word| is_shell(word))?;
+    while let Some(option) = words.get(at).filter(|word| word.starts_with('-')) {
+        at += 1;
+        if runs_a_line(option) {
+            return Some(at).filter(|at| *at < words.len());
+        }
+        // `-euo pipefail -c LINE`
+        at += usize::from(option.to_ascii_lowercase().ends_with('o') && !option.starts_with("--"));
+    }
+    None
+}
+
+/// Where the shell and its line are in a command that runs one (`timeout 60 bash -lc LINE`).
+pub(crate) fn line_at(command: &[String]) -> Option<(usize, usize)> {
+    let words = unwrapped(command, &mut Around::default());
+    let shell = command.len() - words.len();
+    line_of(words).map(|at| (shell, shell + at))
 }
 
 /// `-c`, `-lc`, `-ec`.

@@ -1,11 +1,11 @@
 //! What makes two runs the same task: the command without what does not change memory.
 
-use crate::command::{Command, ending, is_script};
+use crate::command::{Command, ending, is_script, line_at};
 use fnv::FnvHasher;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::hash::Hasher as _;
-use std::path::Path;
 
 /// Where a task runs, as far as memory depends on it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -217,11 +217,8 @@ impl Signature {
     /// Of a task.
     #[must_use]
     pub fn of(facts: &Facts<'_>) -> Self {
-        // A line for a shell is compared word by word as well.
-        let split = shell_words(facts.command);
-        let words = split.as_deref().unwrap_or(facts.command);
         let sizes = sizes(facts.command);
-        let Words { kept, mut length } = normalise(words, sizes.agree());
+        let Words { kept, mut length } = normalise(&words(facts.command), sizes.agree());
         // In whatever order they stand.
         length.sort();
         let mut program = Hash::default();
@@ -271,8 +268,7 @@ fn script(command: &[String]) -> String {
 /// them: what is named as a place of output.
 #[must_use]
 pub fn configurations(command: &[String]) -> Vec<String> {
-    let split = shell_words(command);
-    let kept = normalise(split.as_deref().unwrap_or(command), false).kept;
+    let kept = normalise(&words(command), false).kept;
     let values = kept.iter().map(|word| {
         let value = if word.contains("://") {
             word
@@ -335,8 +331,11 @@ fn sizes(command: &[String]) -> Sizes {
         sizes.all.extend(of_all.clone());
         if of_process.is_empty() { sizes.counting.extend(of_all) } else { sizes.counting.extend(of_process) }
     };
-    match shell_line(command) {
-        Some(line) => line.split([';', '&', '|', '\n']).for_each(|part| add(&split(part))),
+    match Line::of(command) {
+        Some(Line { line, after, .. }) => {
+            line.split([';', '&', '|', '\n']).for_each(|part| add(&split(part)));
+            add(after);
+        }
         None => add(command),
     }
     sizes
@@ -393,21 +392,37 @@ pub fn doing(command: &[String]) -> Vec<String> {
     let doing = |words: &[String]| {
         without(words, |name, given| given.is_some() && is_neutral(name) && !FEEDING.contains(&name))
     };
-    let Some(words) = shell_words(command) else { return doing(command) };
+    let Some(Line { before, line, after, .. }) = Line::of(command) else { return doing(command) };
+    let words = [&split(line), after].concat();
     let kept = doing(&words);
-    if kept.len() == words.len() { command.to_vec() } else { [&command[..2], &kept].concat() }
+    if kept.len() == words.len() { command.to_vec() } else { [before, &kept].concat() }
 }
 
-/// LINE in `sh -c LINE`, which is what --wrap makes.
-fn shell_line(command: &[String]) -> Option<&str> {
-    match command {
-        [shell, c, line] if c == "-c" && matches!(stem(shell), "sh" | "bash" | "dash" | "zsh") => Some(line),
-        _ => None,
+/// A command with a line for a shell, which is what --wrap makes.
+struct Line<'a> {
+    /// What starts the shell: `timeout 60`.
+    outside: &'a [String],
+    /// All that comes before the line: `timeout 60 bash -lc`.
+    before: &'a [String],
+    line: &'a str,
+    /// What the shell hands to it.
+    after: &'a [String],
+}
+
+impl<'a> Line<'a> {
+    fn of(command: &'a [String]) -> Option<Self> {
+        let (shell, at) = line_at(command)?;
+        let (before, [line, after @ ..]) = command.split_at(at) else { return None };
+        Some(Self { outside: &command[..shell], before, line, after })
     }
 }
 
-fn shell_words(command: &[String]) -> Option<Vec<String>> {
-    shell_line(command).map(split)
+/// The words of a command, those of a line for a shell in place of the shell: it is compared word by word as well.
+fn words(command: &[String]) -> Cow<'_, [String]> {
+    match Line::of(command) {
+        Some(Line { outside, line, after, .. }) => [outside, &split(line), after].concat().into(),
+        None => command.into(),
+    }
 }
 
 fn split(line: &str) -> Vec<String> {
@@ -447,10 +462,6 @@ fn option(word: &str) -> Option<(String, Option<String>)> {
         groups.split('.').all(|part| GROUPS.contains(&part))
     };
     Some((if counts { name } else { whole.to_owned() }, value))
-}
-
-fn stem(program: &str) -> &str {
-    Path::new(program).file_name().and_then(|name| name.to_str()).unwrap_or_default()
 }
 
 /// FNV-1a over parts that are kept apart: the same in every version of carma, since it is stored.
@@ -708,6 +719,39 @@ mod tests {
         };
         let (one, other) = (line("python t.py --epochs 2 --bs 8"), line("python t.py --bs 8 --epochs 30"));
         assert_eq!(Signature { length: one.length.clone(), ..other }, one);
+    }
+
+    #[test]
+    fn a_line_is_found_behind_what_starts_its_shell() {
+        let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let signature = |command: &[String]| Signature::of(&Facts { command, ..Facts::default() });
+        let plain = words(&["sh", "-c", "python t.py --bs 8 --seed 1 -c c.yaml"]);
+        let line = "python t.py --bs 8 --seed 7 -c c.yaml";
+        for shell in [
+            &["bash", "-lc", line][..],
+            &["bash", "-ec", line],
+            &["/bin/bash", "-euo", "pipefail", "-c", line],
+            &["bash", "--login", "-c", line],
+        ] {
+            assert_eq!(signature(&words(shell)), signature(&plain), "{shell:?}");
+        }
+        let timed = words(&["timeout", "3600", "bash", "-lc", line]);
+        assert_eq!(
+            (configurations(&timed).join(" ").as_str(), signature(&timed).batch),
+            ("t.py c.yaml", Some(8))
+        );
+        let doing_of = |line: &str| doing(&words(&["timeout", "60", "bash", "-lc", line]));
+        assert_eq!(doing_of("python t.py --lr 1 -b 8"), doing_of("python t.py --lr 2 -b 8"));
+        assert_eq!(doing_of("python t.py --lr 1").join(" "), "timeout 60 bash -lc python t.py");
+        // What comes before and after a line counts.
+        let around =
+            |before: &str, after: &str| signature(&words(&["env", before, "bash", "-c", line, "_", after]));
+        assert_ne!(around("B=1", "1").program, around("B=2", "1").program);
+        assert_ne!(around("B=1", "1").program, around("B=1", "2").program);
+        assert_eq!(around("B=1", "--bs=64").batch, Some(64));
+        for none in [&["bash", "run.sh", "-c", line][..], &["bash", "-c"], &["timeout", "1"], &["bash"]] {
+            assert_eq!(doing(&words(none)), words(none));
+        }
     }
 
     #[test]
