@@ -537,8 +537,42 @@ fn a_trace_is_believed_for_what_it_was_made_with() {
     assert_eq!(larger["estimates"][0]["use_mib"], 628 + 4096);
     let other = run("python train.py --bs 8 --model big").0.unwrap();
     assert!(upper(&other) > upper(&same) && bound(&other).contains("other arguments"), "{other}");
+    // Logs that do not tell of which edition they are count for any.
+    std::fs::write(dir.path().join("train.py"), "x").unwrap();
+    let edited = run("python train.py --bs 8").0.unwrap();
+    assert_eq!(upper(&edited), upper(&same));
+    let head = head.replace("\"what\"", "\"edition\":\"0\",\"what\"");
+    std::fs::write(dir.path().join("t.log"), format!("{head}\na 1073741824\na 1073741824\nf 0\n{end}\n"))
+        .unwrap();
+    let edited = run("python train.py --bs 8").0.unwrap();
+    assert!(upper(&edited) > upper(&same) && bound(&edited).contains("edited since"), "{edited}");
     let (none, stderr) = run("python other.py");
     assert!(none.is_none() && stderr.contains("it is of `train.py --bs 8`, not of `other.py`"), "{stderr}");
+}
+
+#[test]
+fn a_trace_tells_of_which_edition_it_is() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::copy(script("plain.py"), dir.path().join("t.py")).unwrap();
+    std::fs::write(dir.path().join("c.yaml"), "width: 1024").unwrap();
+    let estimate = |options: &[&str]| -> Value {
+        let words = [
+            &["estimate", "--gpu", "H200", "--json"],
+            options,
+            &["--", python, "t.py", "--config", "c.yaml"],
+        ];
+        let out = carma(&words.concat(), dir.path());
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        serde_json::from_slice(&out.stdout).unwrap()
+    };
+    let made = estimate(&["-o", "t.gz"]);
+    let given = || estimate(&["--trace", "t.gz"]);
+    assert_eq!(given()["estimates"], made["estimates"]);
+    std::fs::write(dir.path().join("c.yaml"), "width: 32768").unwrap();
+    assert!(bound(&given()).contains("edited since"), "{}", given());
+    std::fs::write(dir.path().join("c.yaml"), "width: 1024").unwrap();
+    assert_eq!(given()["estimates"], made["estimates"]);
 }
 
 #[test]

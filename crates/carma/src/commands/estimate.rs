@@ -1,7 +1,7 @@
 //! `carma estimate`: how much GPU memory a task will need.
 
 use super::spoken::Spoken;
-use super::tracer::{self, INTERRUPTED, Shows, Traced, option};
+use super::tracer::{self, INTERRUPTED, Shows, Traced};
 use super::{Context, dry_run, expect, submit};
 use crate::cli::EstimateArgs;
 use crate::cli::memory::{ModelArgs, PlatformArgs};
@@ -92,7 +92,7 @@ fn of_command(args: &EstimateArgs, known: &mut Known, platform: &Platform) -> Re
         return Ok((task, None));
     }
     let mut launch = dry_run::launch(&words, &env, &cwd)?;
-    launch.words.insert(1, option("gpus", task.gpus.to_string()));
+    launch.tell(task.gpus, &known.asked);
     match tracer::trace(&launch, &args.tracer, platform, Shows::Output) {
         Ok(traced) => {
             known.trace = Some(traced.log.clone());

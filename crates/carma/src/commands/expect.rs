@@ -4,6 +4,7 @@
 
 use super::estimate;
 use super::spoken::Spoken;
+use super::tracer::Launch;
 use crate::cli::memory::{ModelArgs, TaskArgs};
 use carma_api::Client;
 use carma_api::job_file::ModelOptions;
@@ -14,7 +15,7 @@ use carma_memory::alloc::Settings;
 use carma_memory::command::Taker;
 use carma_memory::estimators::{self, Known};
 use carma_memory::history::{Facts, Signature, fingerprint};
-use carma_memory::{Gpu, MiB, ModelTask, Platform, Tier};
+use carma_memory::{Gpu, MiB, ModelTask, Platform, Tier, trace};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,9 +36,9 @@ impl Modelled {
         self.known.trace = Some(log);
     }
 
-    /// GPUs of the job.
-    pub(crate) const fn gpus(&self) -> u32 {
-        self.task.gpus
+    /// Tells the tracer of the job what it cannot know.
+    pub(crate) fn tell(&self, launch: &mut Launch) {
+        launch.tell(self.task.gpus, &self.known.asked);
     }
 
     /// The program that takes memory by its settings, whatever a dry run would show.
@@ -114,12 +115,12 @@ pub(crate) fn gather(
     let text = known.summary.as_deref().or(known.hf_config.as_deref());
     request.task = TaskFacts {
         batch_size: batch,
-        script: spoken.edition(),
+        script: spoken.edition.clone(),
         model: text.map(|text| fingerprint(text.as_bytes())),
         dataset,
         framework: spoken.installed().torch(),
-        // Under MPS a hard limit is one of each process.
-        elastic: run.cudnn_benchmark || known.processes > 1,
+        // Under MPS a hard limit is one of each process. Of another edition a trace gives no bound.
+        elastic: run.cudnn_benchmark || known.processes > 1 || was_edited(&known),
     };
     known.asked.batch = batch;
     let Some(batch) = batch.or_else(|| known.trace.is_some().then_some(run.batch_size)) else {
@@ -128,6 +129,12 @@ pub(crate) fn gather(
     };
     run.batch_size = batch;
     Ok(Modelled { known, task: run })
+}
+
+/// Whether the program was edited since the trace was made that is given for it.
+fn was_edited(known: &Known) -> bool {
+    let made = known.trace.as_deref().and_then(|log| trace::read(log).ok());
+    made.is_some_and(|made| known.asked.is_of_another_edition(made.header()))
 }
 
 /// Samples a step, as its user or the command says them.
@@ -494,6 +501,22 @@ mod tests {
             assert_eq!(edition(&["sh", "-c", line]).as_deref(), Some(UNREAD), "{line}");
         }
         assert_eq!(edition(&["./exe"]), None);
+    }
+
+    #[test]
+    fn a_trace_of_another_edition_gives_no_bound() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("t.py"), "x").unwrap();
+        let log = dir.path().join("t.log");
+        let elastic = |edition: &str| {
+            let head = format!("{{\"format\":\"carma-trace\",\"version\":2,\"edition\":\"{edition}\"}}\n");
+            fs::write(&log, head).unwrap();
+            let mut job = request("python t.py", dir.path());
+            let model = ModelArgs { trace: Some(log.clone()), ..ModelArgs::default() };
+            gather(&mut job, Source::Options, &model, &TaskArgs::default(), Path::new("/")).unwrap();
+            job.task.elastic
+        };
+        assert!(!elastic(&fingerprint(b"x")) && elastic(&fingerprint(b"y")));
     }
 
     #[test]

@@ -30,10 +30,8 @@ pub(crate) struct Spoken {
     processes: Processes,
     /// Text of its script, where it could be read.
     pub(crate) script: Option<Vec<u8>>,
-    /// How its script is named, where it could be read.
-    script_name: Option<String>,
-    /// Files that configure it.
-    configurations: Vec<String>,
+    /// Fingerprint of the script and of the files that configure it; `None`: none could be read. [`UNREAD`]: what it runs could not be.
+    pub(crate) edition: Option<String>,
     /// Where its program starts; `None`: only its shell can tell.
     folder: Option<PathBuf>,
     /// Script and arguments as a dry run would start them; empty: it is no Python program.
@@ -44,23 +42,23 @@ impl Spoken {
     /// Looks at a command with the environment and the directory that it runs in.
     pub(crate) fn of(command: &[String], env: &BTreeMap<String, String>, cwd: &Path) -> Self {
         let program = dry_run::launch(command, env, cwd).map(|launch| launch.program()).unwrap_or_default();
-        let configurations = configurations(command);
+        let mut files = configurations(command);
         let command = Command::new(command, env);
         // `cd exp && python train.py`: what it names lies there.
         let folder = command.folder().map(|folder| cwd.join(folder));
-        let mut spoken = Self { command, configurations, program, folder, ..Self::default() };
+        let mut spoken = Self { command, program, folder, ..Self::default() };
         let text = |name: String| Some((carma_files::read(&spoken.place(&name)?, MOST_SCRIPT).ok()?, name));
-        let (script, script_name) = spoken.command.scripts().into_iter().find_map(text).unzip();
+        let (script, name) = spoken.command.scripts().into_iter().find_map(text).unzip();
         spoken.command = spoken.command.with_script(script.as_deref().unwrap_or_default());
         let read = |name: &str| carma_files::read_text(&spoken.place(name)?, MOST_SETTINGS).ok();
         spoken.processes = Processes::of(&spoken.command, &read);
-        if let (Some(text), Some(name)) = (&script, &script_name)
+        if let (Some(text), Some(name)) = (&script, &name)
             && [".sh", ".bash"].iter().any(|end| name.ends_with(end))
         {
-            let inner = named_in(&String::from_utf8_lossy(text), spoken.command.env());
-            spoken.configurations.extend(inner);
+            files.extend(named_in(&String::from_utf8_lossy(text), spoken.command.env()));
         }
-        (spoken.script, spoken.script_name) = (script, script_name);
+        spoken.script = script;
+        spoken.edition = spoken.edition_with(name.as_deref(), &files);
         spoken
     }
 
@@ -70,14 +68,13 @@ impl Spoken {
         Installed::of(&self.command, self.folder.as_deref().unwrap_or(Path::new("/")))
     }
 
-    /// Fingerprint of the script and of the files that configure it; `None`: none could be read. Without such files it is the script's
-    /// own, under which earlier versions have stored what they learned. [`UNREAD`]: what it runs could not be read.
-    pub(crate) fn edition(&self) -> Option<String> {
-        let name = self.script_name.as_deref();
+    /// Its edition, where its script has this name. Without files that configure it, it is the script's own, under which earlier versions
+    /// have stored what they learned.
+    fn edition_with(&self, name: Option<&str>, files: &[String]) -> Option<String> {
         if self.command.is_unread(name, |package| self.installed().has(package)) {
             return Some(UNREAD.to_owned());
         }
-        let files = self.configurations.iter().filter(|file| Some(file.as_str()) != name);
+        let files = files.iter().filter(|file| Some(file.as_str()) != name);
         let text = |file: &String| carma_files::read(&self.place(file)?, MOST_CONFIGURATION).ok();
         let texts: Vec<_> = files.take(MOST_CONFIGURATIONS).map(text).collect();
         if name.is_none() && texts.iter().all(Option::is_none) {
@@ -125,6 +122,7 @@ impl Spoken {
     pub(crate) fn lay_under(&self, known: &mut Known, task: &mut ModelTask, said: &TaskArgs) {
         known.taker = Taker::of(&self.command);
         known.asked.program.clone_from(&self.program);
+        known.asked.edition = self.edition.clone().filter(|edition| edition != UNREAD);
         known.processes = self.processes.on_one_gpu(task.gpus);
         let all = self.all_processes(task.gpus);
         let mut caveat = |share: f64, why: String| known.caveats.push((share, why));

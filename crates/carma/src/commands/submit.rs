@@ -112,7 +112,7 @@ pub(crate) fn dry_run(
     let platform = expect::largest(&mut context.client()?, request)?;
     let launch = dry_run::launch(&request.command, &request.env, Path::new(&request.cwd));
     let traced = launch.and_then(|mut launch| {
-        launch.words.insert(1, tracer::option("gpus", modelled.gpus().to_string()));
+        modelled.tell(&mut launch);
         let limits = TracerArgs { timeout: DRY_RUN, ..TracerArgs::default() };
         say(format!("dry run of `{}`, at most {DRY_RUN} s; Ctrl-C ends it", launch.program().join(" ")));
         tracer::trace(&launch, &limits, &platform, shows)

@@ -6,7 +6,7 @@ use crate::cli::memory::TracerArgs;
 use carma_cli::failure::{Failure, GENERAL};
 use carma_files::{Folder, MOST};
 use carma_memory::Platform;
-use carma_memory::trace::{self, Replay, Status, TRACER};
+use carma_memory::trace::{self, Asked, Replay, Status, TRACER};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -54,6 +54,13 @@ impl Launch {
     pub(crate) fn program(&self) -> Vec<String> {
         let after = self.words.iter().skip_while(|word| *word != "--").skip(1);
         after.map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    /// Tells the tracer how many GPUs the program has, and which edition of it is traced.
+    pub(crate) fn tell(&mut self, gpus: u32, asked: &Asked) {
+        let edition = asked.edition.as_ref().map(|edition| option("edition", edition));
+        let gpus = option("gpus", gpus.to_string());
+        self.words.splice(1..1, edition.into_iter().chain([gpus]));
     }
 }
 

@@ -12,12 +12,21 @@ pub struct Asked {
     pub program: Vec<String>,
     /// Samples a step, where they were said.
     pub batch: Option<u64>,
+    /// Fingerprint of its script and of what configures it, where they could be read.
+    pub edition: Option<String>,
 }
 
 /// Widening for the same program with other arguments.
 const OTHER_ARGUMENTS: f64 = 0.40;
 
 impl Asked {
+    /// Whether script or configuration were edited since a trace was made, as far as both are known. How much what is asked takes has
+    /// no bound then.
+    #[must_use]
+    pub fn is_of_another_edition(&self, made: &Header) -> bool {
+        self.edition.as_ref().zip(made.edition.as_ref()).is_some_and(|(asked, made)| asked != made)
+    }
+
     /// The estimate of a trace, as far as it is believed for what is asked. `batches` are those of its data loaders
     /// that may have trained.
     ///
@@ -56,6 +65,13 @@ impl Asked {
             }
             its_batch = its.batch.or(its_batch);
             asked_batch = wanted.batch.or(asked_batch);
+        }
+        if self.is_of_another_edition(header) {
+            estimate.widen(
+                OTHER_ARGUMENTS,
+                "the script or a file that configures it was edited since the trace was made, so its peak has no bound",
+            );
+            estimate.apart();
         }
         let Some(asked) = asked_batch else { return Ok(estimate) };
         // Of several it is not known which trained: from the smallest everything grows the most.
@@ -138,7 +154,7 @@ mod tests {
 
     fn ask(made: &Header, line: &str, batch: Option<u64>) -> Result<Estimate, Error> {
         let program = line.split_whitespace().map(str::to_owned).collect();
-        Asked { program, batch }.of(estimate(), made, &[32])
+        Asked { program, batch, edition: None }.of(estimate(), made, &[32])
     }
 
     #[test]
@@ -168,7 +184,7 @@ mod tests {
         assert_eq!(ask(&silent, "train.py", Some(64)).unwrap().use_mib, MiB(2500));
         // A loader of an evaluation has a larger one as a rule, and may be any of them.
         for batches in [[32, 64], [64, 32]] {
-            let asked = |batch| Asked { program: vec!["train.py".into()], batch: Some(batch) };
+            let asked = |batch| Asked { program: vec!["train.py".into()], batch: Some(batch), edition: None };
             let of = |batch| asked(batch).of(estimate(), &silent, &batches).unwrap();
             assert_eq!((of(64).use_mib, of(128).use_mib, of(32)), (MiB(2500), MiB(4500), estimate()));
         }
@@ -181,6 +197,19 @@ mod tests {
         let entry = Header { what: "net.py:make".into(), ..Header::default() };
         assert_eq!(ask(&entry, "other.py", None).unwrap(), estimate());
         assert_eq!(ask(&entry, "other.py", Some(64)).unwrap().use_mib, MiB(2500));
+        // An edition that one of them does not know is not compared.
+        let of = |made: Option<&str>, asked: Option<&str>| {
+            let text = |edition: Option<&str>| edition.map(str::to_owned);
+            let made = Header { edition: text(made), ..header("train.py") };
+            let asked = Asked { program: vec!["train.py".into()], edition: text(asked), ..Asked::default() };
+            (asked.is_of_another_edition(&made), asked.of(estimate(), &made, &[]).unwrap())
+        };
+        for (made, asked) in [(Some("1"), Some("1")), (Some("1"), None), (None, Some("1")), (None, None)] {
+            assert_eq!(of(made, asked), (false, estimate()));
+        }
+        let (is_other, wide) = of(Some("1"), Some("2"));
+        assert!(is_other && wide.reasons[0].contains("edited since") && wide.parts.is_none(), "{wide:?}");
+        assert_eq!((wide.use_mib, wide.upper_mib), (MiB(1500), MiB(1964)));
         // Logs of before have their words in one text.
         let old = Header { what: "train.py --model a".into(), ..Header::default() };
         assert!(ask(&old, "other.py", None).is_err() && ask(&old, "train.py --model a", None).is_ok());

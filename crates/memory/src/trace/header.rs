@@ -36,6 +36,9 @@ pub struct Header {
     /// Script and arguments, word by word; empty where a function was run, and in logs from before it was noted.
     #[serde(default)]
     pub command: Vec<String>,
+    /// Fingerprint of the script and of what configures it, where whoever ran the tracer knew it.
+    #[serde(default)]
+    pub edition: Option<String>,
     /// What the tracer was told.
     #[serde(default)]
     pub options: Told,

@@ -253,6 +253,7 @@ def header(options, what, command):
         "device": "meta", "gpu": options.gpu, "what": what,
         "options": {k: v for k, v in vars(options).items() if k in TOLD and v},
         "arguments": json.loads(os.environ.get("CARMA_TRACE_ARGUMENTS", "{}")), "command": list(command),
+        "edition": options.edition,
     }
 
 
@@ -477,6 +478,7 @@ def main():
     parser.add_argument("--total-mib", type=int, default=143771)
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--timeout", type=int, default=0, help="seconds")
+    parser.add_argument("--edition", help="fingerprint of the program's text, noted in the log")
     parser.add_argument("--notes", help="file for what is to be done by `carma_trace_files.py NOTES` once this is over")
     words = sys.argv[1:]
     rest = []
