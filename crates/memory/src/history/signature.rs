@@ -268,16 +268,38 @@ fn script(command: &[String]) -> String {
 /// them: what is named as a place of output.
 #[must_use]
 pub fn configurations(command: &[String]) -> Vec<String> {
-    let kept = normalise(&words(command), false).kept;
-    let values = kept.iter().map(|word| {
+    let mut files = Vec::new();
+    let mut before = None;
+    for word in normalise(&words(command), false).kept {
         let value = if word.contains("://") {
-            word
+            &word
         } else {
-            word.split_once('=').map_or(&**word, |(_, value)| value)
+            word.split_once('=').map_or(&*word, |(_, value)| value)
         };
-        value.trim_matches(['\'', '"', ';', ')'])
-    });
-    values.filter(|value| is_configuration(value) || is_script(value)).map(str::to_owned).collect()
+        let value = value.trim_matches(['\'', '"', ';', ')']);
+        let (name, own) = option(&word).unzip();
+        let is_result = match &own {
+            Some(Some(_)) => name.as_deref().is_some_and(|name| names_result(name, true)),
+            Some(None) => false,
+            None => before.as_deref().is_some_and(|name| names_result(name, false)),
+        };
+        if is_script(value) || is_configuration(value) && !is_result {
+            files.push(value.to_owned());
+        }
+        before = name.filter(|_| own == Some(None));
+    }
+    files
+}
+
+/// Whether an option of this name names what a run writes, which is another text each time. `carries`: its value stands in the same
+/// word; `--log` and `--save` may be flags.
+fn names_result(name: &str, carries: bool) -> bool {
+    let has = |words: &[&str]| name.split(['-', '_', '.']).any(|part| words.contains(&part));
+    let is_result =
+        has(&["metric", "metrics", "result", "results", "report", "reports", "history", "output", "outputs"]);
+    let may_be_flag = !carries && matches!(name, "log" | "save");
+    !has(&["config", "configuration", "conf", "cfg"])
+        && (is_result || has(&["log", "logs", "save"]) && !may_be_flag)
 }
 
 fn is_configuration(word: &str) -> bool {
@@ -571,6 +593,28 @@ mod tests {
             of(&["sh", "-c", "python a.py --c 'a.yaml'; python b.py --c=b.ini;"]),
             "a.py a.yaml b.py b.ini"
         );
+    }
+
+    #[test]
+    fn files_of_results_configure_nothing() {
+        let files = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            configurations(&words).join(" ")
+        };
+        for line in [
+            "./run --metrics metrics.json",
+            "./run --metrics-file=m.json --results r.json",
+            "./run --save_history h.json --eval.report_to r.yaml",
+            "./run --save=s.json --log=l.json",
+            "./run output.metrics=m.json",
+        ] {
+            assert_eq!(files(line), "", "{line}");
+        }
+        // What follows a flag, and what is a configuration by name.
+        assert_eq!(files("./run --save c.json --log d.yaml"), "c.json d.yaml");
+        assert_eq!(files("./run --metrics-config m.yaml --history_cfg=h.yaml"), "m.yaml h.yaml");
+        assert_eq!(files("./run --metrics m.json c.yaml --results=r.json d.yaml"), "c.yaml d.yaml");
+        assert_eq!(files("./run --metrics c.py"), "c.py");
     }
 
     #[test]
