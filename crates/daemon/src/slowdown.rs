@@ -27,7 +27,7 @@ use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{Answered, Models, PROFILE, SETTLING, Together, WARM_UP};
 use carma_interference::profile::{self, Metrics, Pauses, Profile, Profiles, Rate, Stat};
 use carma_interference::rate::latency::P99;
-use carma_interference::rate::tally::{Counter, Done, Measured};
+use carma_interference::rate::tally::{Done, Measured};
 use carma_interference::{lucid, outlook};
 use carma_memory::history::oldest_of_most;
 use serde::{Deserialize, Serialize};
@@ -140,10 +140,10 @@ struct Watch {
     began: Millis,
     /// Time alone that the samples cover; begins anew when others have begun on its GPUs.
     alone: Option<Alone>,
-    /// Rate alone of this very process.
+    /// A rate of the count of its work, as far as that is known: the last one.
+    own: Option<Rate>,
+    /// Rate alone of this very process; of that count, if it is one of its work.
     rate: Option<Rate>,
-    /// The count of its work, as far as is known.
-    counter: Option<Counter>,
     /// Seconds between two counts, alone.
     gap_s: Option<f64>,
     /// Up to when its progress was measured.
@@ -530,13 +530,8 @@ impl Slowdowns {
         // Again when twice as much was seen.
         alone.due = now + now.since(since).max(PROFILE);
         let known = || self.profiles.get(&key)?.profile.rate.as_ref();
-        let works = self.paces.began(id).is_some()
-            || watch.rate.as_ref().or_else(known).is_some_and(|rate| !rate.aside);
-        // Once it has counted its work, an evaluation is no measure of it, and loading never is.
-        let rate = self.paces.rate(id, from, now, watch.counter.as_ref());
-        let rate = rate.filter(|r| !(r.prepares || (r.rate.aside && works)));
-        // Nor is another count, as long as that of its work may go on: its evaluation may be a bar without a name.
-        let rate = rate.filter(|rate| is_own(&self.paces, id, watch.counter.as_ref(), rate, now));
+        let rate = self.paces.rate(id, from, now, watch.own.as_ref());
+        let rate = rate.filter(|rate| is_work(rate, watch.rate.as_ref().or_else(known)));
         let rate = rate.map(|rate| between_pauses(&self.paces, id, (from, now), window, rate));
         let counted = rate.as_ref().filter(|r| r.advances >= ADVANCES).map(|r| r.rate.clone());
         let mut profile = Profile {
@@ -554,7 +549,7 @@ impl Slowdowns {
         if let (Some(counted), Some(rate)) = (&counted, &rate) {
             watch.rate = Some(counted.clone());
             if !counted.aside {
-                watch.counter = Some(rate.counter.clone());
+                watch.own = Some(counted.clone());
             }
             watch.gap_s = (rate.advances > 0).then(|| rate.live_s / rate.advances as f64);
         }
@@ -610,17 +605,11 @@ impl Slowdowns {
     ) -> Option<(f64, Millis, bool)> {
         let id = job.spec.id;
         let window = state.options().slowdown_window;
+        let key = (job.spec.command_key, gpus.first()?.info.name.clone());
         // What others of its command do with all threads is no measure of it.
         let asks_for_fewer = job.spec.request.thread_percent.is_some_and(|percent| percent < 100);
-        let known = || {
-            let gpu = gpus.first()?.info.name.as_str();
-            self.profile(job.spec.command_key, gpu)?.rate.clone().filter(|_| !asks_for_fewer)
-        };
-        let before = known();
-        // It may not have come to a pause yet in this run.
-        let pauses = before.as_ref().and_then(|rate| rate.pauses);
-        let own = self.watched.get(&id)?.rate.clone();
-        let known = own.map(|rate| Rate { pauses: rate.pauses.or(pauses), ..rate }).or(before);
+        let known = self.profiles.get(&key).and_then(|known| known.profile.rate.clone());
+        let earlier = known.filter(|rate| !asks_for_fewer && rate.per_s > 0.0);
         let watch = self.watched.get_mut(&id)?;
         watch.alone = None;
         let from = company.settled_at.unwrap_or(company.changed).max(watch.measured);
@@ -629,46 +618,45 @@ impl Slowdowns {
         if over < window {
             return None;
         }
-        let (gap_s, counter) = (watch.gap_s, watch.counter.clone());
-        let pauses = known.as_ref().and_then(|alone| alone.pauses);
-        let rate = self.paces.rate_between(id, from, now, pauses, counter.as_ref());
-        let alone = known.filter(|alone| alone.per_s > 0.0);
-        let silence = || Some(self.paces.silence(id, counter.as_ref(), now)?.min(over).0 as f64 / 1000.0);
-        // Something else is counted: it loads, or evaluates with a bar that has no name.
-        let other = |rate: &Measured| rate.prepares || !is_own(&self.paces, id, counter.as_ref(), rate, now);
-        let is_part = |rate: &Measured, alone: &Rate| rate.rate.counts_like(alone) && !other(rate);
-        let progress = match (&rate, &alone) {
-            (Some(rate), Some(alone)) if rate.advances >= ADVANCES && is_part(rate, alone) => {
-                Some(rate.rate.per_s / alone.per_s)
+        // It may not have come to a pause yet in this run.
+        let known = || watch.rate.iter().chain(&earlier);
+        let pauses = known().find_map(|rate| rate.pauses);
+        let rate = self.paces.rate_between(id, from, now, pauses, watch.own.as_ref());
+        // It loads, or evaluates.
+        let does_other = rate.as_ref().is_some_and(|rate| !is_work(rate, known().next()));
+        let rate = rate.filter(|_| !does_other);
+        let together = rate.as_ref().filter(|rate| rate.advances >= ADVANCES).map(|rate| rate.rate.clone());
+        if let Some(now) = together.clone().filter(|now| !now.aside) {
+            // Another count has taken the place of that which was seen alone.
+            if watch.rate.as_ref().is_some_and(|alone| !alone.counts_like(&now)) {
+                (watch.rate, watch.gap_s) = (None, None);
             }
-            (rate, Some(alone))
-                if rate.as_ref().is_none_or(|rate| is_part(rate, alone))
-                    && gap_s
-                        .zip(silence())
-                        .is_some_and(|(gap, silent)| silent >= longest_silence(gap, pauses))
-                    && self.paces.is_heard(id, from) =>
-            {
-                Some(0.0)
-            }
+            watch.own = Some(now);
+        }
+        // A rate is compared with one of the same count alone, or with none.
+        let is_like = |alone: &&Rate| rate.as_ref().is_none_or(|now| now.rate.counts_like(alone));
+        let alone = watch.rate.iter().chain(&earlier).find(is_like);
+        let stands_still = || {
+            let silence = self.paces.silence(id, watch.own.as_ref(), now).map(|silence| silence.min(over));
+            let is_longer = |(gap_s, silence): (f64, Millis)| {
+                silence.0 as f64 / 1000.0 >= longest_silence(gap_s, pauses)
+            };
+            watch.gap_s.zip(silence).is_some_and(is_longer) && self.paces.is_heard(id, from)
+        };
+        let progress = match (&together, alone) {
+            (Some(now), Some(alone)) => Some(now.per_s / alone.per_s),
+            (None, Some(_)) if !does_other && stands_still() => Some(0.0),
             _ => None,
         };
-        let together = rate.filter(|r| r.advances >= ADVANCES && !other(r));
-        let counts = together.as_ref().filter(|r| !r.rate.aside).map(|r| r.counter.clone()).or(counter);
-        let together = together.map(|r| r.rate);
-        let of = alone.as_ref().filter(|alone| together.as_ref().is_none_or(|now| now.counts_like(alone)));
-        self.publish(id, Some(rate_view(together.as_ref(), of, progress)));
-        let mut at_most = || {
-            let key = (job.spec.command_key, gpus.first()?.info.name.clone());
-            let comparable = alone.is_none() && !asks_for_fewer;
-            faster(&mut self.fastest, key, together.as_ref().filter(|_| comparable)?)
-        };
+        let view = rate_view(together.as_ref(), alone, progress);
+        let comparable = together.filter(|_| alone.is_none() && !asks_for_fewer);
+        self.publish(id, Some(view));
         // Slow steps want a longer window.
         let (at_most, progress) = match progress {
             Some(progress) => (false, progress),
-            None => (true, at_most()?),
+            None => (true, faster(&mut self.fastest, key, &comparable?)?),
         };
-        let watch = self.watched.get_mut(&id)?;
-        (watch.measured, watch.counter) = (now, counts);
+        self.watched.get_mut(&id)?.measured = now;
         Some((progress, over, at_most))
     }
 
@@ -929,8 +917,8 @@ impl Watch {
             first_look: now,
             began: now,
             alone: None,
+            own: None,
             rate: None,
-            counter: None,
             gap_s: None,
             measured: now,
             latency_measured: now,
@@ -1078,11 +1066,9 @@ fn faster(fastest: &mut BTreeMap<(u64, String), Rate>, key: (u64, String), now: 
     (most.per_s > 0.0).then(|| now.per_s / most.per_s)
 }
 
-/// Whether a rate is of the count of a job's work, or of one that has taken its place. Where bars of evaluation have words it is known
-/// without.
-fn is_own(paces: &Paces, id: JobId, own: Option<&Counter>, rate: &Measured, now: Millis) -> bool {
-    let is = |own: &Counter| own.is(&rate.counter) || paces.is_superseded(id, own, &rate.counter, now);
-    rate.rate.aside || own.is_none_or(is)
+/// Whether a rate is of a job's work. An evaluation is not, where an earlier run has counted that.
+fn is_work(rate: &Measured, known: Option<&Rate>) -> bool {
+    rate.is_work && !(rate.rate.aside && known.is_some_and(|known| !known.aside))
 }
 
 /// A rate alone without the pauses of the job's own that are in it: beside others it is measured over windows that may be shorter than one.
@@ -1101,7 +1087,7 @@ fn between_pauses(
     // The beginning or end of a pause in a window is one, too.
     let over_s = (3.0 * gap_s).max(window_s / 5.0);
     let pauses = Some(Pauses { over_s, longest_s });
-    let moving = paces.rate_between(id, from, to, pauses, Some(&rate.counter));
+    let moving = paces.rate_between(id, from, to, pauses, Some(&rate.rate));
     // What is left may be the ends of bursts in which its output comes, which say nothing.
     match moving.filter(|moving| moving.live_s >= MOVING * rate.live_s) {
         Some(moving) => Measured { rate: Rate { pauses, ..moving.rate }, ..moving },
@@ -1184,7 +1170,7 @@ fn numbers_of(profile: &Profile) -> Profile {
         name,
         class: None,
         gpu,
-        rate: rate.map(|rate| Rate { unit: None, ..rate }),
+        rate: rate.map(|rate| Rate { unit: None, bar: None, ..rate }),
         metrics,
         rate_by_threads_pct,
         kernels: None,

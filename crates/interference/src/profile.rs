@@ -90,9 +90,45 @@ pub struct Rate {
     /// Whether the task says that it is not its main work: it evaluates, loads or prepares.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub aside: bool,
+    /// Which of the counts of that unit; `None`: not known, or the task has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bar: Option<Bar>,
     /// Time in which it is silent of its own, without neighbours, and which is left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pauses: Option<Pauses>,
+}
+
+/// What tells a printed count from others of its unit.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Bar {
+    /// The words before its number, in lower case without figures; it may have none.
+    #[serde(default)]
+    pub label: String,
+    /// Of one without words, how many there are to be, if that was told at its beginning: bars of training and of evaluation are seldom
+    /// equally long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<f64>,
+}
+
+impl Bar {
+    /// Lengths that differ by this share at most are one: epochs may differ a little.
+    const ALIKE: f64 = 0.1;
+
+    /// Whether both are one.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        let lengths = match (self.total, other.total) {
+            (Some(a), Some(b)) => Self::are_alike(a, b),
+            (a, b) => a.is_none() && b.is_none(),
+        };
+        lengths && self.label == other.label
+    }
+
+    /// Whether two lengths may be of one bar.
+    #[must_use]
+    pub fn are_alike(a: f64, b: f64) -> bool {
+        (a - b).abs() <= Self::ALIKE * a.max(b)
+    }
 }
 
 /// Silences of a task alone: it evaluates or saves between its steps, say, and tells nothing of that.
@@ -105,10 +141,11 @@ pub struct Pauses {
 }
 
 impl Rate {
-    /// Whether both count the same, so that one is a part of the other.
+    /// Whether both are rates of one count, so that one is a part of the other. What is not known of either is no difference.
     #[must_use]
     pub fn counts_like(&self, other: &Self) -> bool {
-        (&self.unit, self.source, self.aside) == (&other.unit, other.source, other.aside)
+        let bars = self.bar.as_ref().zip(other.bar.as_ref()).is_none_or(|(a, b)| a.is(b));
+        bars && (&self.unit, self.source, self.aside) == (&other.unit, other.source, other.aside)
     }
 }
 
@@ -146,6 +183,8 @@ impl<'de> Deserialize<'de> for Rate {
             #[serde(default)]
             aside: bool,
             #[serde(default)]
+            bar: Option<Bar>,
+            #[serde(default)]
             pauses: Option<Pauses>,
         }
         impl From<f64> for Whole {
@@ -153,9 +192,9 @@ impl<'de> Deserialize<'de> for Rate {
                 Self { per_s, ..Self::default() }
             }
         }
-        let Whole { per_s, unit, source, aside, pauses } =
+        let Whole { per_s, unit, source, aside, bar, pauses } =
             wrong::number_or_object(deserializer, "a number or an object with `per_s`")?;
-        Ok(Self { per_s, unit, source, aside, pauses })
+        Ok(Self { per_s, unit, source, aside, bar, pauses })
     }
 }
 

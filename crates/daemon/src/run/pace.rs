@@ -5,9 +5,9 @@ use crate::clock::Clock;
 use carma_core::model::{Job, JobId};
 use carma_core::state::State;
 use carma_core::units::Millis;
-use carma_interference::profile::Pauses;
+use carma_interference::profile::{Pauses, Rate};
 use carma_interference::rate::latency::P99;
-use carma_interference::rate::tally::{Counter, Done, Measured, Tally};
+use carma_interference::rate::tally::{Done, Measured, Tally};
 #[cfg(test)]
 use carma_interference::rate::{
     Said,
@@ -139,10 +139,10 @@ impl Paces {
         let _ = std::fs::remove_dir_all(self.dir.join(format!("{job}.{attempt}")));
     }
 
-    /// The rate of a job's present attempt over a span of the daemon's time; `None` also while its supervisor is silent. `own`: the
-    /// count of its work, as far as that is known.
+    /// The rate of a job's present attempt over a span of the daemon's time; `None` also while its supervisor is silent. `own`: a
+    /// rate of the count of its work, as far as that is known.
     #[must_use]
-    pub fn rate(&self, job: JobId, from: Millis, to: Millis, own: Option<&Counter>) -> Option<Measured> {
+    pub fn rate(&self, job: JobId, from: Millis, to: Millis, own: Option<&Rate>) -> Option<Measured> {
         self.rate_between(job, from, to, None, own)
     }
 
@@ -154,7 +154,7 @@ impl Paces {
         from: Millis,
         to: Millis,
         pauses: Option<Pauses>,
-        own: Option<&Counter>,
+        own: Option<&Rate>,
     ) -> Option<Measured> {
         let paced = self.lock();
         let paced = paced.values().find(|paced| paced.job == job)?;
@@ -165,17 +165,9 @@ impl Paces {
         paced.tally.best_between(seconds(from), seconds(to), pause_s, own)
     }
 
-    /// Whether another count of a job's present attempt has taken the place of `own`.
-    #[must_use]
-    pub fn is_superseded(&self, job: JobId, own: &Counter, other: &Counter, now: Millis) -> bool {
-        let paced = self.lock();
-        let paced = paced.values().find(|paced| paced.job == job);
-        paced.is_some_and(|paced| paced.tally.is_superseded(own, other, seconds(now)))
-    }
-
     /// For how long a job's present attempt has counted nothing; `None`: its count is at its end, or it has none.
     #[must_use]
-    pub fn silence(&self, job: JobId, own: Option<&Counter>, now: Millis) -> Option<Millis> {
+    pub fn silence(&self, job: JobId, own: Option<&Rate>, now: Millis) -> Option<Millis> {
         let paced = self.lock();
         let since_s = paced.values().find(|paced| paced.job == job)?.tally.silent_since_s(own)?;
         Some(Millis(((seconds(now) - since_s).max(0.0) * 1000.0) as u64))

@@ -1078,3 +1078,82 @@ fn latency_is_judged_where_few_requests_come() {
         assert_eq!(progress, expected, "a request every {every} s");
     }
 }
+
+impl Bars {
+    /// The same from the beginning of the bar, and the least progress that was measured meanwhile.
+    fn pass(&mut self, bar: (&'static str, u32), per_s: u32, seconds: u32) -> f64 {
+        self.done.insert(bar.0, 0);
+        self.least(bar, per_s, seconds)
+    }
+
+    /// The same of a bar that goes on.
+    fn least(&mut self, bar: (&'static str, u32), per_s: u32, seconds: u32) -> f64 {
+        (0..seconds).fold(1.0_f64, |least, _| {
+            self.print(bar, per_s, 1);
+            least.min(self.measured().unwrap_or(1.0))
+        })
+    }
+
+    /// Another run of the command.
+    fn again(&self) -> Self {
+        let mut next = Self::new();
+        let spec = next.host.state.job(next.job).unwrap().spec.clone();
+        let profile = self.host.slowdowns.profile(self.job.0, GPU).unwrap().clone();
+        next.host.slowdowns.keep(&spec, GPU, profile, next.host.now);
+        next
+    }
+}
+
+/// Nearly every bar counts `it`: that of a preparation, of an evaluation and of the training.
+#[test]
+fn a_count_is_compared_with_its_own_speed_alone_or_with_nothing() {
+    let (prepares, trains) = (("  20%|## | ", 3_000), (" 20%|## | ", 100_000));
+    let prepare = |bars: &mut Bars, alone: u32| {
+        bars.print(prepares, 50, alone);
+        bars.neighbour();
+        let least = bars.least(prepares, 50, 60 - alone);
+        assert!(least > 0.9, "{least}");
+    };
+    let train = |bars: &mut Bars| {
+        let least = bars.least(trains, 8, 150);
+        assert!(least > 0.9, "{least}");
+        bars.print(trains, 4, 60);
+        assert!(about(bars.measured(), 0.5), "of the fastest that it was seen: {:?}", bars.measured());
+    };
+    let mut first = Bars::new();
+    prepare(&mut first, 40);
+    assert!(about(first.kept(), 50.0));
+    train(&mut first);
+    // Where its training is seen alone, that is its speed.
+    let mut second = Bars::new();
+    second.print(prepares, 50, 60);
+    second.print(trains, 8, 120);
+    assert!(about(second.alone(), 8.0) && about(second.kept(), 8.0));
+    // Runs that were never alone: one of a command that was cancelled while it prepared, and one of another.
+    let mut next = first.again();
+    next.neighbour();
+    train(&mut next);
+    let mut never = Bars::new();
+    never.neighbour();
+    prepare(&mut never, 0);
+    train(&mut never);
+}
+
+/// The usual loop: `tqdm(training)`, then `tqdm(validation)`, of another length, slower, and not much shorter.
+#[test]
+fn an_evaluation_between_epochs_never_takes_the_place_of_the_training() {
+    let (trains, validates) = (("  20%|## | ", 480), (" 20%|## | ", 90));
+    let mut bars = Bars::new();
+    for _ in 0..3 {
+        bars.pass(trains, 8, 60);
+        bars.pass(validates, 2, 45);
+    }
+    assert!(about(bars.alone(), 8.0) && about(bars.kept(), 8.0), "{:?} {:?}", bars.alone(), bars.kept());
+    bars.neighbour();
+    for _ in 0..3 {
+        let least = bars.pass(trains, 8, 60).min(bars.pass(validates, 2, 45));
+        assert!(least > 0.9, "{least}");
+    }
+    bars.pass(trains, 4, 60);
+    assert!(about(bars.measured(), 0.5), "a slowdown is one: {:?}", bars.measured());
+}

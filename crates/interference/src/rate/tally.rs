@@ -11,6 +11,13 @@
 //! work nor time. Time in which another count of the same source went on while this one stood still (evaluation
 //! between two steps of training) is left out too. Time in which nothing went on is not. A count that falls and is then
 //! back above where it was did not start anew: two counters share a name, and the lower one is left out.
+//!
+//! # The count of the task's work
+//!
+//! What a count is says [`Rate::counts_like`]: its source, its unit, the words before it, and its length where it has no words. A rate is a
+//! part of one of the same count only. Once one was measured as that of the work, it stays that (the caller hands it in as `own`) until
+//! another takes its place (`is_superseded`). Until then others are preparations, evaluations and the like, and so are
+//! those whose words say so ([`Measured::is_work`]).
 
 mod done;
 
@@ -20,7 +27,7 @@ use super::beat::Beat;
 use super::latency::{Latencies, P99, Told};
 use super::printed::Report;
 use super::{Kind, Said};
-use crate::profile::{Rate, RateSource};
+use crate::profile::{Bar, Rate, RateSource};
 use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::fmt;
@@ -51,8 +58,6 @@ const EQUAL_JUMP: f64 = 2.0;
 const FEW: usize = 3;
 /// Streams that were under way for at least this share of the longest compete by fineness.
 const ABOUT_AS_LONG: f64 = 0.5;
-/// Bars without a name whose lengths differ by this share at most are one.
-const ALIKE: f64 = 0.1;
 /// A count that goes on is gone for good when it has been silent for so long, and for longer than it was under way, seconds.
 const GONE_S: f64 = 600.0;
 /// Pieces of a window whose rates give its variation.
@@ -79,34 +84,10 @@ impl fmt::Display for Quality {
     }
 }
 
-/// Which of a task's counts it is. It is a hint within one run: another run may be longer, and its bars with it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Counter {
-    source: RateSource,
-    unit: String,
-    label: String,
-    /// Of a bar without a name, how long it is.
-    total: Option<f64>,
-}
-
-impl Counter {
-    /// Whether both are one. Epochs may differ a little in length.
-    #[must_use]
-    pub fn is(&self, other: &Self) -> bool {
-        let lengths = match (self.total, other.total) {
-            (Some(a), Some(b)) => (a - b).abs() <= ALIKE * a.max(b),
-            (a, b) => a.is_none() && b.is_none(),
-        };
-        lengths && (self.source, &self.unit, &self.label) == (other.source, &other.unit, &other.label)
-    }
-}
-
 /// A rate over a window.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
-    /// What was counted.
-    pub counter: Counter,
-    /// The rate with its unit and source.
+    /// The rate, and what was counted.
     pub rate: Rate,
     /// First and last count that it comes from, seconds on the caller's clock.
     pub span_s: (f64, f64),
@@ -124,6 +105,9 @@ pub struct Measured {
     pub is_average: bool,
     /// Whether the task says that it loads or prepares otherwise: its work is still to come.
     pub prepares: bool,
+    /// Whether it is of the task's work: neither preparations, nor an evaluation once it has counted its work, nor another count than that
+    /// which was asked for, unless it has taken its place.
+    pub is_work: bool,
     /// How far it can be trusted.
     pub quality: Quality,
 }
@@ -354,46 +338,36 @@ impl Tally {
         self.best_between(from_s, to_s, f64::INFINITY, None)
     }
 
-    /// The same without silences of more than `pause_s` seconds. `own`: the count of the task's work as far as is known, which
+    /// The same without silences of more than `pause_s` seconds. `own`: a rate of the count of the task's work as far as is known, which
     /// goes before others of its source.
     #[must_use]
-    pub fn best_between(
-        &self,
-        from_s: f64,
-        to_s: f64,
-        pause_s: f64,
-        own: Option<&Counter>,
-    ) -> Option<Measured> {
+    pub fn best_between(&self, from_s: f64, to_s: f64, pause_s: f64, own: Option<&Rate>) -> Option<Measured> {
         [RateSource::Heartbeat, RateSource::Printed, RateSource::Activity]
             .into_iter()
             .find_map(|source| self.between(source, from_s, to_s, pause_s, own))
     }
 
-    /// Whether `other` takes the place of `own` as the count of the task's work: that is gone for good, or at its end while
-    /// the other has gone on for half as long. Bars of evaluation come between those of training, and are shorter.
-    #[must_use]
-    pub fn is_superseded(&self, own: &Counter, other: &Counter, now_s: f64) -> bool {
-        let of = |counter: &Counter| {
-            let counter = counter.clone();
-            self.streams.iter().filter(move |s| counter.is(&s.counter()))
-        };
-        let live_s = |counter: &Counter| {
-            of(counter).filter_map(|s| s.marks.back()).map(|mark| mark.live_s).fold(0.0, f64::max)
-        };
+    /// Whether `other` takes the place of `own` as the count of the task's work: that is gone for good, or it is at its end and the other
+    /// has gone on since for longer than its last pass took. Bars of evaluation come between those of training, and are
+    /// shorter; what was a preparation does not begin anew.
+    fn is_superseded(&self, own: &Rate, other: &Rate, now_s: f64) -> bool {
+        let of = |count| self.streams.iter().filter(move |s| s.is(count));
         let Some(last) = of(own).max_by(|a, b| a.seen_s.total_cmp(&b.seen_s)) else { return true };
-        now_s - last.seen_s > live_s(own).max(GONE_S)
-            || (last.is_over() && live_s(other) > ABOUT_AS_LONG * live_s(own))
+        let live_s = of(own).map(|s| s.live_since_s(f64::NEG_INFINITY)).fold(0.0, f64::max);
+        let since_s = |end: &Mark| of(other).map(|s| s.live_since_s(end.at_s)).sum::<f64>();
+        let end = last.marks.back().filter(|_| last.is_over());
+        now_s - last.seen_s > live_s.max(GONE_S) || end.is_some_and(|end| since_s(end) > last.pass_s())
     }
 
     /// Since when nothing that the task counts itself has risen, seconds on the caller's clock. `None`: the count `own`, or the last one that
     /// rose, is at its end, so that its silence tells nothing; or nothing was counted.
     #[must_use]
-    pub fn silent_since_s(&self, own: Option<&Counter>) -> Option<f64> {
+    pub fn silent_since_s(&self, own: Option<&Rate>) -> Option<f64> {
         let counts = || self.streams.iter().filter(|s| s.source != RateSource::Activity);
         let rose = |s: &Stream| Some(s.marks.back()?.at_s);
         let last = |a: &&Stream, b: &&Stream| rose(a).partial_cmp(&rose(b)).unwrap_or(Ordering::Equal);
         let latest = counts().max_by(last)?;
-        let main = counts().filter(|s| own.is_some_and(|own| own.is(&s.counter()))).max_by(last);
+        let main = counts().filter(|s| own.is_some_and(|own| s.is(own))).max_by(last);
         if main.unwrap_or(latest).is_over() { None } else { rose(latest) }
     }
 
@@ -409,13 +383,13 @@ impl Tally {
         from_s: f64,
         to_s: f64,
         pause_s: f64,
-        own: Option<&Counter>,
+        own: Option<&Rate>,
     ) -> Option<Measured> {
         let streams = || self.streams.iter().filter(|s| s.source == source);
         let counted: Vec<(&Stream, Measured)> =
             streams().filter_map(|s| Some((s, self.counted(s, from_s, to_s, pause_s)?))).collect();
         let main = counted.iter().map(|(s, _)| s.kind).min();
-        let is_own = |m: &Measured| own.is_some_and(|own| own.is(&m.counter));
+        let is_own = |m: &Measured| own.is_some_and(|own| own.counts_like(&m.rate));
         let pick = |all: bool| {
             let counted = || {
                 let of_kind = counted.iter().filter(|(s, _)| Some(s.kind) == main);
@@ -427,7 +401,7 @@ impl Tally {
             })
         };
         let best = pick(true);
-        let goes_on = |own| best.is_some_and(|best| !self.is_superseded(own, &best.counter, to_s));
+        let goes_on = |own| best.is_some_and(|best| !self.is_superseded(own, &best.rate, to_s));
         let best = own.filter(|own| goes_on(own)).and_then(|_| pick(false)).or(best);
         // An average that is printed beside a count may hold the start-up: the first one of a training does. The counts tell, once there are more.
         let finer = |s: &Stream| s.kind == Kind::Work && s.unit != EPOCHS && s.has_counted(from_s, to_s);
@@ -441,7 +415,11 @@ impl Tally {
                 averaged.advances >= FEW && (few || Some(*kind) < main)
             })
         };
-        averaged.filter(tells).map(|(_, averaged)| averaged).or_else(|| best.cloned())
+        let found = averaged.filter(tells).map(|(_, averaged)| averaged).or_else(|| best.cloned())?;
+        let is = |own: &Rate| own.counts_like(&found.rate) || self.is_superseded(own, &found.rate, to_s);
+        let evaluates = found.rate.aside && self.began_s().is_some();
+        let is_work = own.is_none_or(is) && !found.prepares && !evaluates;
+        Some(Measured { is_work, ..found })
     }
 
     /// The rate of a stream from its counts.
@@ -499,14 +477,22 @@ fn is_epochs(measured: &Measured) -> bool {
 }
 
 impl Stream {
-    fn counter(&self) -> Counter {
-        let is_bar = self.source == RateSource::Printed && self.label.is_empty();
-        Counter {
-            source: self.source,
-            unit: self.unit.clone(),
-            label: self.label.clone(),
-            total: self.total.filter(|_| is_bar),
-        }
+    /// Whether it is the count that this is a rate of.
+    fn is(&self, count: &Rate) -> bool {
+        count.counts_like(&self.rate(0.0))
+    }
+
+    /// Time in which it went on after this one, without new starts and asides, seconds.
+    fn live_since_s(&self, at_s: f64) -> f64 {
+        let before = self.marks.partition_point(|mark| mark.at_s <= at_s).saturating_sub(1);
+        self.marks.get(before).zip(self.marks.back()).map_or(0.0, |(a, b)| b.live_s - a.live_s)
+    }
+
+    /// How long it went on since it last started anew, seconds.
+    fn pass_s(&self) -> f64 {
+        let Some((last, top)) = self.marks.back().zip(self.top) else { return 0.0 };
+        let before = self.marks.partition_point(|mark| mark.done <= last.done - top).saturating_sub(1);
+        self.marks.get(before).map_or(0.0, |began| last.live_s - began.live_s)
     }
 
     /// Whether its count rose, or began, in this time.
@@ -661,7 +647,6 @@ impl Stream {
         let span_s = (first.at_s, last.at_s);
         let cv = self.variation(start, end);
         Some(Measured {
-            counter: self.counter(),
             rate,
             span_s,
             live_s,
@@ -671,13 +656,16 @@ impl Stream {
             cv,
             is_average: false,
             prepares: self.kind == Kind::Preparing,
+            is_work: self.kind == Kind::Work,
             quality,
         })
     }
 
     fn rate(&self, per_s: f64) -> Rate {
         let (unit, source) = (Some(self.unit.clone()), Some(self.source));
-        Rate { per_s, unit, source, aside: self.kind != Kind::Work, pauses: None }
+        let bar = Bar { label: self.label.clone(), total: self.total.filter(|_| self.label.is_empty()) };
+        let bar = (self.source == RateSource::Printed).then_some(bar);
+        Rate { per_s, unit, source, aside: self.kind != Kind::Work, bar, pauses: None }
     }
 
     /// Coefficient of variation of the rate between about [`PIECES`] marks.
@@ -705,7 +693,6 @@ impl Stream {
         let per_s = carma_stats::high_median(&inside)?;
         let span_s = (times().fold(to_s, f64::min), times().fold(from_s, f64::max));
         Some(Measured {
-            counter: self.counter(),
             rate: self.rate(per_s),
             span_s,
             live_s: span_s.1 - span_s.0,
@@ -715,6 +702,7 @@ impl Stream {
             cv: None,
             is_average: true,
             prepares: self.kind == Kind::Preparing,
+            is_work: self.kind == Kind::Work,
             quality: Quality::Poor,
         })
     }
