@@ -940,6 +940,11 @@ fn loading_is_no_first_step_and_an_evaluation_is() {
         ("Capturing CUDA graph shapes:  20%|## | ", false),
         ("Tokenizing:  20%|## | ", false),
         ("Map:  20%|## | ", false),
+        ("Filter:  20%|## | ", false),
+        ("train: Scanning /data/coco/labels/train2017... 512 images, 0 corrupt:  20%|## | ", false),
+        ("Generating train split: ", false),
+        ("Generating:  20%|## | ", true),
+        ("Saving images:  20%|## | ", true),
         ("Evaluating:  20%|## | ", true),
         ("  20%|## | ", true),
     ] {

@@ -39,6 +39,11 @@ fn tqdm_bars() {
             "Epoch 3/10:  45%|####5     | 450/1000 [1:00:12<2:00:15,  2.30s/it]",
             "epochs 3/10; it 450/1000 @0.4348 \"epoch\"",
         ),
+        // YOLO's columns.
+        (
+            "      1/100      2.34G      1.234      2.345      1.345         32        640:  45%|####5     | 450/1000 [00:12<00:15, 36.2it/s]",
+            "epochs 1/100; it 450/1000 @36.2",
+        ),
         ("  0%|          | 0/1000 [00:00<?, ?it/s]", "it 0/1000"),
         ("450it [00:12, 36.20it/s]", "it 450 @36.2"),
         ("train: 450it [00:12, 36.20it/s, loss=2]", "it 450 @36.2 \"train\""),
@@ -128,6 +133,23 @@ fn lightning_bars() {
         ),
         ("Sanity Checking DataLoader 0:  50%|█████ | 1/2 [00:00<00:00, 52.3it/s]", Kind::Preparing),
         ("Map (num_proc=4):  45%|████▌ | 4500/10000 [00:04<00:05, 1034.12 examples/s]", Kind::Preparing),
+        ("Filter: 45%|████▌ | 4500/10000 [00:04<00:05, 1034.12 examples/s]", Kind::Preparing),
+        ("Generating train split: 4500 examples [00:04, 1034.12 examples/s]", Kind::Preparing),
+        (
+            "Applying chat template to train dataset: 45%|████▌ | 45/100 [00:04<00:05, 10.3 examples/s]",
+            Kind::Preparing,
+        ),
+        (
+            "Saving the dataset (0/1 shards): 45%|████▌ | 45/100 [00:04<00:05, 10.3 examples/s]",
+            Kind::Preparing,
+        ),
+        (
+            "val: Scanning /data/val2017... 9 images, 0 corrupt: 45%|████▌ | 9/20 [00:00<00:00, 91it/s]",
+            Kind::Preparing,
+        ),
+        ("train: Caching images (1.2GB RAM): 45%|████▌ | 9/20 [00:00<00:00, 91it/s]", Kind::Preparing),
+        ("Generating: 45%|████▌ | 9/20 [00:00<00:00, 91it/s]", Kind::Work),
+        ("Saving images: 45%|████▌ | 9/20 [00:00<00:00, 91it/s]", Kind::Work),
         ("Capturing CUDA graph shapes: 100%|██████| 67/67 [00:17<00:00,  3.79it/s]", Kind::Preparing),
         ("[4/8] c++ -MMD -MF main.o.d -c main.cpp -o main.o", Kind::Preparing),
         ("[1/3] /usr/local/cuda/bin/nvcc --generate-dependencies-with-compile", Kind::Preparing),

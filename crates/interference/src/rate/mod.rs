@@ -40,13 +40,18 @@ impl Said {
     pub(crate) fn key(&self) -> String {
         match self.total {
             Some(total) if self.label.is_empty() => format!("{} of {total}", self.unit),
-            _ => format!("{} {}", self.unit, self.label),
+            _ => self.key_of_any_length(),
         }
+    }
+
+    /// The same where the length is not told.
+    pub(crate) fn key_of_any_length(&self) -> String {
+        format!("{} {}", self.unit, self.label)
     }
 
     /// What the words before the number say that it is.
     pub(crate) fn kind(&self) -> Kind {
-        const PREPARING: [&str; 11] = [
+        const PREPARING: [&str; 22] = [
             "loading",
             "downloading",
             "fetching",
@@ -58,7 +63,21 @@ impl Said {
             "compiling",
             "resolving",
             "extracting",
+            "scanning",
+            "caching",
+            "filtering",
+            "grouping",
+            "packing",
+            "casting",
+            "flattening",
+            "preprocessing",
+            "preparing",
+            "verifying",
+            "skipping",
         ];
+        // What a task may also do for its living, unless it is done to a data set.
+        const OF_DATA: [&str; 6] = ["adding", "applying", "converting", "generating", "saving", "truncating"];
+        const DATA: [&str; 3] = ["dataset", "datasets", "split"];
         // A mean average precision is told of evaluations.
         const EVALUATING: [&str; 10] = [
             "val",
@@ -72,12 +91,12 @@ impl Said {
             "testing",
             "map",
         ];
-        let mut words = self.label.split(' ');
-        // Hugging Face's datasets name the bar of `map` after it.
-        if self.label.split(' ').next() == Some("map") || words.clone().any(|word| PREPARING.contains(&word))
-        {
+        let has = |of: &[&str]| self.label.split(' ').any(|word| of.contains(&word));
+        // Hugging Face's datasets name the bars of `map` and `filter` after them.
+        let maps = matches!(self.label.split(' ').next(), Some("map" | "filter"));
+        if maps || has(&PREPARING) || (has(&OF_DATA) && has(&DATA)) {
             Kind::Preparing
-        } else if words.any(|word| EVALUATING.contains(&word)) {
+        } else if has(&EVALUATING) {
             Kind::Evaluating
         } else {
             Kind::Work
