@@ -1162,3 +1162,40 @@ fn an_evaluation_between_epochs_never_takes_the_place_of_the_training() {
     bars.pass(trains, 4, 60);
     assert!(about(bars.measured(), 0.5), "a slowdown is one: {:?}", bars.measured());
 }
+
+/// Keras learns how long the dataset is in the first epoch.
+#[test]
+fn a_bar_whose_length_is_told_later_is_the_same() {
+    let mut bars = Bars::new();
+    let first = |bars: &mut Bars, seconds: u64| {
+        for step in 1..=8 * seconds {
+            let at = Millis(bars.host.now.0 + 125 * (1 + (step - 1) % 8));
+            let line = format!("    {step}/Unknown 2s 125ms/step - loss: 0.3");
+            bars.host.slowdowns.paces.print(bars.job, at, &line);
+            if step % 8 == 0 {
+                bars.host.see(1);
+            }
+        }
+    };
+    first(&mut bars, 60);
+    bars.host.slowdowns.paces.print(bars.job, bars.host.now, "480/480 ━━━━━━━━━━ 60s 125ms/step - loss: 0.3");
+    assert!(about(bars.alone(), 8.0));
+    bars.neighbour();
+    for (per_s, expected) in [(8, 1.0), (2, 0.25)] {
+        bars.host.slowdowns.paces.print(bars.job, bars.host.now, "Epoch 2/50");
+        for step in 1..=480 {
+            let line = format!("{step}/480 ━━━━━━━━━━ 60s 125ms/step - loss: 0.3");
+            let at = Millis(bars.host.now.0 + 1000 * (1 + (step - 1) % per_s) / per_s);
+            bars.host.slowdowns.paces.print(bars.job, at, &line);
+            if step % per_s == 0 {
+                bars.host.see(1);
+            }
+        }
+        assert!(about(bars.measured(), expected), "{expected}: {:?}", bars.measured());
+    }
+    // In the next run it is not known again.
+    let mut next = bars.again();
+    next.neighbour();
+    first(&mut next, 60);
+    assert!(about(next.measured(), 1.0), "{:?}", next.measured());
+}

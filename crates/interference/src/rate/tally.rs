@@ -154,6 +154,8 @@ struct Stream {
     key: String,
     unit: String,
     label: String,
+    /// Of a bar without words, how many there were to be when it began.
+    length: Option<f64>,
     kind: Kind,
     marks: VecDeque<Mark>,
     /// Averages that the task printed: time, items a second.
@@ -218,7 +220,7 @@ impl Tally {
     /// What the task printed.
     pub fn printed(&mut self, report: &Report) {
         let said = &report.said;
-        let at = self.stream(report.at_s, RateSource::Printed, said.key(), said);
+        let at = self.stream(report.at_s, RateSource::Printed, self.key(said), said);
         if let Some(per_s) = said.per_s.filter(|per_s| per_s.is_finite() && *per_s > 0.0) {
             push_bounded(&mut self.streams[at].averages, (report.at_s, per_s));
         }
@@ -231,6 +233,17 @@ impl Tally {
             Said { unit: unit.to_owned(), count: None, total: None, per_s: None, label: String::new() };
         let at = self.stream(at_s, RateSource::Activity, unit.to_owned(), &said);
         self.count(at, at_s, Some(done), None);
+    }
+
+    /// Key of a printed count. A bar may tell its length at its end only, as in Keras' first epoch: it is the one that came to there.
+    fn key(&self, said: &Said) -> String {
+        let length = said.total.filter(|_| said.label.is_empty());
+        let open = length.map(|length| (length, said.key_of_any_length()));
+        let is = |s: &Stream, length| s.total.or(s.top).is_some_and(|known| Bar::are_alike(known, length));
+        let has = |(length, key): &(f64, String)| {
+            self.streams.iter().any(|s| s.source == RateSource::Printed && s.key == *key && is(s, *length))
+        };
+        open.filter(has).map_or_else(|| said.key(), |(_, key)| key)
     }
 
     /// Index of the stream, made if need be.
@@ -251,6 +264,7 @@ impl Tally {
             key,
             unit: said.unit.clone(),
             label: said.label.clone(),
+            length: said.total.filter(|_| said.label.is_empty()),
             kind: said.kind(),
             marks: VecDeque::new(),
             averages: VecDeque::new(),
@@ -663,7 +677,7 @@ impl Stream {
 
     fn rate(&self, per_s: f64) -> Rate {
         let (unit, source) = (Some(self.unit.clone()), Some(self.source));
-        let bar = Bar { label: self.label.clone(), total: self.total.filter(|_| self.label.is_empty()) };
+        let bar = Bar { label: self.label.clone(), total: self.length };
         let bar = (self.source == RateSource::Printed).then_some(bar);
         Rate { per_s, unit, source, aside: self.kind != Kind::Work, bar, pauses: None }
     }
