@@ -396,13 +396,13 @@ impl Slowdowns {
             }
             // While it starts up it does nothing of what it counts.
             let works = |gpu: &Gpu| gpu.tenant(job.spec.id).is_some_and(|t| t.settled || t.stepped.is_some());
-            let done = done.get(&job.spec.id).filter(|_| gpus.iter().all(|gpu| works(gpu)));
+            let counts = gpus.iter().all(|gpu| works(gpu)) && self.paces.is_heard(job.spec.id, now);
             if watch.settled.is_none()
                 && gpus.iter().all(|gpu| gpu.tenant(job.spec.id).is_some_and(|t| t.settled))
             {
                 watch.settled = Some(now);
             }
-            let share = done.and_then(|done| watch.counts(done));
+            let share = Some(done.get(&job.spec.id)).filter(|_| counts).and_then(|done| watch.counts(done));
             inputs.extend(share.map(|share| Input::Counted { job: job.spec.id, attempt, share }));
             // With fewer threads than it asked for it is not as it is alone.
             let narrowed = is_narrowed(job) && placement.thread_percent != job.spec.request.thread_percent;
@@ -638,9 +638,8 @@ impl Slowdowns {
         let alone = watch.rate.iter().chain(&earlier).find(is_like);
         let stands_still = || {
             let silence = self.paces.silence(id, watch.own.as_ref(), now).map(|silence| silence.min(over));
-            let is_longer = |(gap_s, silence): (f64, Millis)| {
-                silence.0 as f64 / 1000.0 >= longest_silence(gap_s, pauses)
-            };
+            let is_longer =
+                |(gap_s, silence): (f64, Millis)| silence.0 as f64 / 1000.0 >= longest_silence(gap_s, pauses);
             watch.gap_s.zip(silence).is_some_and(is_longer) && self.paces.is_heard(id, from)
         };
         let progress = match (&together, alone) {
@@ -927,17 +926,21 @@ impl Watch {
         }
     }
 
-    /// The share of its work that it says is done, where that is news.
-    fn counts(&mut self, done: &Done) -> Option<Fraction> {
-        let times = match self.counted {
-            Some((before, times)) if (done.share - before).abs() < COUNT_STEP || times == MOST_COUNTS => {
-                return None;
+    /// The share of its work that it says is done, where that is news. Where its count proved to be of something else nothing is, once.
+    fn counts(&mut self, done: Option<&Done>) -> Option<Fraction> {
+        let (before, times) = self.counted.unzip();
+        let (share, times) = (done.map_or(0.0, |done| done.share), times.unwrap_or(0));
+        let is_news = match done {
+            Some(_) => {
+                times < MOST_COUNTS && before.is_none_or(|before| (share - before).abs() >= COUNT_STEP)
             }
-            Some((_, times)) => times + 1,
-            None => 1,
+            None => before.is_some_and(|before| before > 0.0),
         };
-        self.counted = Some((done.share, times));
-        Fraction::from_f64(done.share)
+        if !is_news {
+            return None;
+        }
+        self.counted = Some((share, times + 1));
+        Fraction::from_f64(share)
     }
 
     /// What it does now is not to be measured.

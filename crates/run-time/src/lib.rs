@@ -150,9 +150,10 @@ pub struct Running {
 }
 
 impl Running {
-    /// What it says of a class that it belongs to. `counts`: its count stands in for runs that are over.
+    /// What it says of a class that it belongs to. `counts`: its count stands in for runs that are over, unless it has run for longer.
     fn run(&self, counts: bool) -> Run {
-        let count = self.count_s.filter(|_| counts).map(|seconds| Run { seconds, cut: false });
+        let count = self.count_s.filter(|count_s| counts && *count_s >= self.done_s);
+        let count = count.map(|seconds| Run { seconds, cut: false });
         let run = count.unwrap_or(Run { seconds: self.done_s, cut: true });
         Run { seconds: run.seconds.min(LONGEST_S), ..run }
     }

@@ -68,6 +68,9 @@ fn until_a_run_is_over_running_jobs_counts_say_how_long_it_takes() {
     assert_eq!(of(&times, class(1, 2, 1)), Some((200, RunsOf::User, 2, true)));
     // Other users learn nothing from what a job says of itself.
     assert_eq!(of(&times, class(2, 1, 1)), None);
+    // A job that has run for longer than its count says counts something else.
+    let refuted = [runs(class(4, 4, 4), 528, Some(60))];
+    assert_eq!(times.forecast(&class(4, 4, 4), || &refuted), None);
     // It takes at least as long as one that was cut off.
     times.learn(&class(1, 1, 1), cut(210));
     assert_eq!(of(&times, class(1, 1, 1)), Some((220, RunsOf::Command, 2, true)));

@@ -626,7 +626,7 @@ fn a_process_of_others_begins_the_time_alone_anew() {
 fn a_count_is_passed_on_as_it_grows_and_not_for_ever() {
     let mut watch = Watch::new(1, Millis::ZERO);
     let mut counts =
-        |share| watch.counts(&Done { share, per_s: None, at_s: 0.0, took_s: 0.0 }).map(|share| share.0);
+        |share| watch.counts(Some(&Done { share, per_s: None, at_s: 0.0, took_s: 0.0 })).map(|share| share.0);
     assert_eq!(
         [0.01, 0.05, 0.07, 0.11, 0.13].map(&mut counts),
         [Some(100), None, Some(700), None, Some(1300)]
@@ -1198,4 +1198,17 @@ fn a_bar_whose_length_is_told_later_is_the_same() {
     next.neighbour();
     first(&mut next, 60);
     assert!(about(next.measured(), 1.0), "{:?}", next.measured());
+}
+
+/// The bar of one epoch counts as the whole until it starts anew.
+#[test]
+fn a_count_that_proved_wrong_is_taken_back() {
+    let mut bars = Bars::new();
+    let epoch = ("  20%|## | ", 480);
+    let counted =
+        |bars: &Bars| bars.host.state.job(bars.job).unwrap().counted.and_then(|counted| counted.run);
+    bars.print(epoch, 8, 60);
+    assert!(counted(&bars).is_some());
+    bars.pass(epoch, 8, 30);
+    assert_eq!(counted(&bars), None);
 }

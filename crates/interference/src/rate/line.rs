@@ -14,7 +14,7 @@ const MOST_REPORTS: usize = 4;
 /// Reads a line without colours and line end.
 pub(super) fn read(line: &str) -> Vec<Said> {
     if let Bar::Found(said) = tqdm(line) {
-        return of_epochs(line).into_iter().chain(said).collect();
+        return of_epochs(line).or_else(|| epoch_column(line)).into_iter().chain(said).collect();
     }
     if let Some(said) = keras(line).or_else(|| rich(line)) {
         return of_epochs(line).into_iter().chain([said]).collect();
@@ -40,6 +40,21 @@ pub(super) fn read(line: &str) -> Vec<Said> {
 fn of_epochs(line: &str) -> Option<Said> {
     let words = words(line.split('|').next()?.split(is_line).next()?);
     words.into_iter().find(|said| said.unit == "epochs" && said.total.is_some())
+}
+
+/// The same by the first of YOLO's columns before the bar, whose header says `Epoch`: `      1/100      2.34G      1.234 ...: 45%|###`.
+fn epoch_column(line: &str) -> Option<Said> {
+    let (columns, _) = line.split_once('|')?;
+    let (count, rest) = number(columns.trim_start())?;
+    let (total, rest) = number(rest.strip_prefix('/')?)?;
+    let is = rest.starts_with("  ") && count.fract() == 0.0 && (1.0..=total).contains(&count);
+    is.then(|| Said {
+        unit: "epochs".into(),
+        count: Some(count),
+        total: Some(total),
+        per_s: None,
+        label: String::new(),
+    })
 }
 
 /// The Hugging Face Trainer's closing dictionaries: of an evaluation, or averages of the whole run.
