@@ -618,7 +618,7 @@ pub struct RateView {
     pub alone_per_s: Option<f64>,
     /// What is counted.
     pub unit: Option<String>,
-    /// Where the number comes from: `heartbeat`, `printed progress`, `activity of the GPU`.
+    /// Where the number comes from: `heartbeat`, `printed progress`, `activity of the GPU`. Without a number: where counts came from so far.
     pub source: Option<String>,
     /// Speed beside its neighbours over its speed alone.
     pub progress: Option<f64>,

@@ -25,7 +25,7 @@ use carma_interference::group::GpuType;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{Answered, Models, PROFILE, SETTLING, Together, WARM_UP};
-use carma_interference::profile::{self, Metrics, Pauses, Profile, Profiles, Rate, Stat};
+use carma_interference::profile::{self, Metrics, Pauses, Profile, Profiles, Rate, RateSource, Stat};
 use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::{Done, Measured};
 use carma_interference::{lucid, outlook};
@@ -515,7 +515,7 @@ impl Slowdowns {
         let fine = gpus.iter().all(|gpu| gpu.info.has_activity);
         let loads = match alone.samples.are_idle(fine) {
             true => LOADING,
-            false if self.paces.counts(id) || alone.samples.are_light(fine) => FIRST_COUNTS,
+            false if self.paces.counts(id).is_some() || alone.samples.are_light(fine) => FIRST_COUNTS,
             false => Millis::ZERO,
         };
         if stepped.is_none() && now.since(company.since) < loads {
@@ -557,7 +557,8 @@ impl Slowdowns {
         if busy.is_none() || profile.check().is_err() {
             return;
         }
-        self.publish(id, Some(rate_view(counted.as_ref(), counted.as_ref(), None)));
+        let view = rate_view(counted.as_ref(), counted.as_ref(), None, self.paces.counts(id));
+        self.publish(id, Some(view));
         // A profile is of a command with all threads: what fewer of them cost is predicted from it, and another run may have more.
         if is_narrowed(job) {
             return;
@@ -647,7 +648,7 @@ impl Slowdowns {
             (None, Some(_)) if !does_other && stands_still() => Some(0.0),
             _ => None,
         };
-        let view = rate_view(together.as_ref(), alone, progress);
+        let view = rate_view(together.as_ref(), alone, progress, self.paces.counts(id));
         let comparable = together.filter(|_| alone.is_none() && !asks_for_fewer);
         self.publish(id, Some(view));
         // Slow steps want a longer window.
@@ -1129,13 +1130,19 @@ fn class(command_key: u64) -> String {
     format!("{command_key:016x}")
 }
 
-fn rate_view(now: Option<&Rate>, alone: Option<&Rate>, progress: Option<f64>) -> RateView {
+/// `counts`: where the job has counted anything.
+fn rate_view(
+    now: Option<&Rate>,
+    alone: Option<&Rate>,
+    progress: Option<f64>,
+    counts: Option<RateSource>,
+) -> RateView {
     let any = now.or(alone);
     RateView {
         per_s: now.map(|rate| rate.per_s),
         alone_per_s: alone.map(|rate| rate.per_s),
         unit: any.and_then(|rate| rate.unit.clone()),
-        source: any.and_then(|rate| rate.source).map(|source| source.to_string()),
+        source: any.and_then(|rate| rate.source).or(counts).map(|source| source.to_string()),
         progress,
         latency_p99_ms: None,
         requests: None,

@@ -150,7 +150,9 @@ fn rate(rate: &RateView) -> String {
     let mut words = match (rate.per_s, rate.alone_per_s) {
         (Some(per_s), _) => format!("{} {unit}/s", number(per_s)),
         (None, Some(_)) if rate.progress.is_some() => "no progress in the last window".into(),
+        // It counts, but did not, or too seldom, in the last window.
         (None, Some(_)) => "not known for the last window".into(),
+        (None, None) if rate.source.is_some() => "not known for the last window".into(),
         (None, None) => "not known: it sends no heartbeat and prints no progress".into(),
     };
     if let Some(source) = rate.source.as_ref().filter(|_| rate.per_s.is_some()) {
@@ -362,6 +364,8 @@ pub(crate) mod tests {
         );
         assert_eq!(told(None, Some(10.0), None), "not known for the last window");
         assert_eq!(told(None, None, None), "not known: it sends no heartbeat and prints no progress");
+        let between = RateView { source: Some("printed progress".to_owned()), ..RateView::default() };
+        assert_eq!(rate(&between), "not known for the last window");
     }
 
     pub(crate) fn detail() -> JobDetail {

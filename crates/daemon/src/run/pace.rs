@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use carma_core::model::{Job, JobId};
 use carma_core::state::State;
 use carma_core::units::Millis;
-use carma_interference::profile::{Pauses, Rate};
+use carma_interference::profile::{Pauses, Rate, RateSource};
 use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::{Done, Measured, Tally};
 #[cfg(test)]
@@ -181,10 +181,10 @@ impl Paces {
         Some(Millis((began_s.max(0.0) * 1000.0) as u64))
     }
 
-    /// Whether a job's present attempt has counted anything itself.
+    /// Where a job's present attempt has counted anything itself, the best of these.
     #[must_use]
-    pub fn counts(&self, job: JobId) -> bool {
-        self.lock().values().any(|paced| paced.job == job && paced.tally.counts())
+    pub fn counts(&self, job: JobId) -> Option<RateSource> {
+        self.lock().values().find(|paced| paced.job == job)?.tally.counts()
     }
 
     /// Whether a job's supervisor has told all that it heard since then: where nothing was counted, the job stood still.

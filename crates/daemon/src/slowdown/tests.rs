@@ -1212,3 +1212,23 @@ fn a_count_that_proved_wrong_is_taken_back() {
     bars.pass(epoch, 8, 30);
     assert_eq!(counted(&bars), None);
 }
+
+/// What `carma show` says of its rate.
+#[test]
+fn of_a_job_that_counts_it_is_known_by_what() {
+    let mut bars = Bars::new();
+    let shown = |bars: &Bars| {
+        let rates = bars.host.slowdowns.rates();
+        let rates = rates.lock().unwrap();
+        rates.get(&bars.job).map(|view| (view.per_s.is_some(), view.source.clone()))
+    };
+    let printed = Some("printed progress".to_owned());
+    bars.print(("  20%|## | ", 100_000), 8, 40);
+    assert_eq!(shown(&bars), Some((true, printed.clone())));
+    bars.interrupt();
+    bars.host.see(40);
+    assert_eq!(shown(&bars), Some((false, printed)));
+    let mut silent = Bars::new();
+    silent.host.see(40);
+    assert_eq!(shown(&silent), Some((false, None)));
+}

@@ -448,10 +448,11 @@ impl Tally {
         })
     }
 
-    /// Whether the task has counted anything itself.
+    /// Where the task has counted anything itself, the best of these.
     #[must_use]
-    pub fn counts(&self) -> bool {
-        self.streams.iter().any(|s| s.source != RateSource::Activity && s.top.is_some())
+    pub fn counts(&self) -> Option<RateSource> {
+        let own = self.streams.iter().filter(|s| s.source != RateSource::Activity && s.top.is_some());
+        own.map(|s| s.source).min()
     }
 
     /// The latest counts, best source first, then the newest.

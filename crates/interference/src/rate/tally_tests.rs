@@ -93,7 +93,7 @@ fn averages_serve_where_nothing_is_counted() {
 fn the_average_of_a_task_that_counts_is_not_its_rate() {
     // Its start-up took 23 s.
     let mut lines = vec![(24.0, "step 1/1320 0.1 it/s\n")];
-    assert_eq!((told(&lines).best(0.0, 30.0), told(&lines).counts()), (None, true));
+    assert_eq!((told(&lines).best(0.0, 30.0), told(&lines).counts()), (None, Some(RateSource::Printed)));
     lines.extend([(25.0, "step 40/1320 1.6 it/s\n"), (26.0, "step 79/1320 3.0 it/s\n")]);
     let rate = told(&lines).best(24.0, 26.0).unwrap();
     assert!(near(rate.rate.per_s, 39.0) && !rate.is_average, "{rate:?}");
