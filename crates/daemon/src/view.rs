@@ -184,13 +184,15 @@ pub(crate) fn indices(state: &State, gpus: &[GpuId]) -> Vec<u32> {
     gpus.iter().filter_map(|id| state.gpu(*id)).map(|g| g.info.index).collect()
 }
 
-/// What is metered up to now: counters are read ten times a second, and the state is told of them when it matters.
+/// What is metered up to now: counters are read ten times a second, and the state is told of them when it matters. That nothing
+/// else has changed it is told more often: a look from before that counts where its counter is ahead.
 #[must_use]
 pub fn metered(state: &State, now: Millis, looks: &[Look]) -> Metered {
     let counter = |look: &Look| {
         let id = state.gpu_id(&look.reading.uuid)?;
-        let told = state.gpu(id)?.seen.as_ref()?.at;
-        (look.seen.at > told).then_some((id, look.seen.energy_mj?))
+        let (told, energy_mj) = (state.gpu(id)?.seen.as_ref()?, look.seen.energy_mj?);
+        let is_ahead = look.seen.at > told.at || told.energy_mj.is_some_and(|told| energy_mj > told);
+        is_ahead.then_some((id, energy_mj))
     };
     state.metered_at(now, &looks.iter().filter_map(counter).collect())
 }
@@ -808,6 +810,39 @@ pub(crate) mod tests {
         let cancel = Input::Cancel { job: JobId(1), by: User::new(1, "a") };
         let finished = state.apply(Millis::secs(140), &cancel).unwrap().finished.remove(0);
         (state, finished)
+    }
+
+    #[test]
+    fn energy_does_not_fall_back_while_all_else_stays() {
+        let mut state = cancelled().0;
+        let uuid = state.gpus()[0].info.uuid.clone();
+        let seen = |at, joules: u64| Observation {
+            at: Millis::secs(at),
+            health: Health::Ok,
+            used: Some(MiB::gib(1)),
+            jobs: Vec::new(),
+            foreign: Vec::new(),
+            processes_known: true,
+            window: WindowSummary::default(),
+            energy_mj: Some(joules * 1000),
+        };
+        let look = |at, joules| Look {
+            seen: seen(at, joules),
+            reading: GpuReading::empty(uuid.clone(), Health::Ok),
+        };
+        let counted =
+            |state: &State, look: Look| metered(state, look.seen.at, &[look]).gpus[&GpuId(0)].total_mj();
+        for (at, joules) in [(140, 1000), (150, 1010)] {
+            let seen = Box::new(seen(at, joules));
+            state.apply(Millis::secs(at), &Input::Observed { gpu: GpuId(0), seen }).unwrap();
+        }
+        assert_eq!(counted(&state, look(155, 1030)), 30_000);
+        // Later than the look, which is the latest for a moment.
+        state.apply(Millis::secs(156), &Input::Unchanged(vec![GpuId(0)])).unwrap();
+        assert_eq!(counted(&state, look(155, 1030)), 30_000);
+        // One from before the state was told of it says nothing.
+        assert_eq!(counted(&state, look(149, 1005)), 10_000);
+        assert_eq!(counted(&state, look(150, 1010)), 10_000);
     }
 
     #[test]
