@@ -558,7 +558,11 @@ impl Engine {
                 });
             }
             Message::Gist(job, gist) => {
-                if self.state.job(job).is_some() {
+                if let Some(known) = self.state.job(job) {
+                    // What was taught until now it could not hear.
+                    if waits(known) {
+                        self.untold.add(job, News::OfProgram);
+                    }
                     let gist = self.parts.memory.counted(*gist);
                     self.parts.memory.await_news(job, Arc::new(gist));
                 }

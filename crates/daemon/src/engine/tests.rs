@@ -409,6 +409,24 @@ fn earlier_jobs_hear_news_again_once_they_are_read() {
     assert!(machine.engine.state.job(second).unwrap().spec.run_time.is_some());
 }
 
+/// What a job that ended while no daemon ran teaches is learned before the gists of those that wait are there.
+#[test]
+fn earlier_jobs_hear_what_was_taught_before_they_were_read() {
+    let mut machine = Machine::new();
+    let (first, second) = (held(&mut machine, 1), held(&mut machine, 2));
+    machine.engine.turn_end();
+    machine.launched(first);
+    let stored = machine.engine.parts.journal.job(second).unwrap().unwrap();
+    machine.engine.parts.memory.over(second);
+    machine.engine.exited(first, 1, Exit::of(ExitStatus::Code(0)));
+    machine.engine.turn(Duration::ZERO);
+    assert!(machine.engine.state.job(second).unwrap().spec.run_time.is_none());
+    let gist = Gist::of(&stored.request, stored.uid);
+    machine.engine.handle(Message::Gist(second, Box::new(gist)));
+    machine.engine.turn(Duration::ZERO);
+    assert!(machine.engine.state.job(second).unwrap().spec.run_time.is_some());
+}
+
 /// A request that is refused again and again costs nothing but the look that refuses it.
 #[test]
 fn what_the_machine_can_never_run_is_refused_before_all_else() {
