@@ -453,16 +453,23 @@ impl Engine {
     }
 
     /// A job taught something. Jobs that wait are to hear of it: all of the same program, and of the first in the queue those of
-    /// whose command too little is known.
+    /// the same script, whatever its arguments, and some of whose command too little is known.
     fn spread(&mut self, teacher: JobId) {
         let state = &self.state;
         let waits = |id| state.job(id).is_some_and(waits);
         for id in self.parts.memory.news_to(teacher, waits) {
             self.untold.add(id, News::OfProgram);
         }
-        let line = state.queue().line(state.now()).take(news::LOOKED_AT).map(|(_, job)| job);
-        let little = line.filter(|job| news::is_little(job.spec.run_time.as_ref()));
-        for job in little.take(news::TOLD) {
+        let memory = &self.parts.memory;
+        let script = |job| memory.gist(job).map(|gist| gist.class.program);
+        let taught = script(teacher);
+        let mut others = 0;
+        for (_, job) in state.queue().line(state.now()).take(news::LOOKED_AT) {
+            let is_other = taught.is_none() || script(job.spec.id) != taught;
+            if is_other && (others == news::TOLD || !news::is_little(job.spec.run_time.as_ref())) {
+                continue;
+            }
+            others += usize::from(is_other);
             self.untold.add(job.spec.id, News::OfOthers);
         }
     }

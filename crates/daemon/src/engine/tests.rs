@@ -8,7 +8,7 @@ use crate::run::record::Claim;
 use crate::run::suspend::{Driver, Suspender};
 use carma_core::explain::Reason;
 use carma_core::model::{
-    ExitStatus, Forecasts, NewJob, Placement, ProcessRef, Profile, Request, SharingMode, User,
+    ExitStatus, Forecasts, NewJob, Placement, ProcessRef, Profile, Request, RunsOf, SharingMode, User,
 };
 use carma_core::reading::{GpuInfo, GpuKind, Health};
 use carma_core::windows::WindowSummary;
@@ -425,6 +425,27 @@ fn earlier_jobs_hear_what_was_taught_before_they_were_read() {
     machine.engine.handle(Message::Gist(second, Box::new(gist)));
     machine.engine.turn(Duration::ZERO);
     assert!(machine.engine.state.job(second).unwrap().spec.run_time.is_some());
+}
+
+/// Of what a script takes with other arguments its jobs hear after each end, though memory takes each for another program.
+#[test]
+fn each_end_of_a_script_is_news_to_its_jobs_in_the_queue() {
+    let mut machine = Machine::new();
+    let mut submitted = |n: u32, hold| {
+        let command = ["python3".to_owned(), "train.py".to_owned(), n.to_string()].into();
+        let sharing = Some(SharingMode::TimeSlice);
+        let request = SubmitRequest { command, sharing, hold, ..SubmitRequest::default() };
+        JobId(machine.engine.try_submit(submission(request), &peer(7)).ok().unwrap().id)
+    };
+    let (waits, ends) = (submitted(1, false), [2, 3].map(|n| submitted(n, true)));
+    machine.engine.turn_end();
+    for (runs, id) in (1..).zip(ends) {
+        machine.launched(id);
+        machine.engine.exited(id, 1, Exit::of(ExitStatus::Code(0)));
+        machine.engine.turn(Duration::ZERO);
+        let told = machine.engine.state.job(waits).unwrap().spec.run_time.unwrap();
+        assert_eq!((told.basis, told.runs), (RunsOf::Program, runs));
+    }
 }
 
 /// A request that is refused again and again costs nothing but the look that refuses it.
