@@ -52,6 +52,8 @@ const TURN: usize = 512;
 const TURN_TAKES: Duration = Duration::from_millis(20);
 /// How long an end waits for a look from after it. A driver that hangs must not keep jobs from ending.
 const LOOK_PATIENCE: Duration = Duration::from_secs(2);
+/// What ended no longer before the daemon's start than this counts as if it ended then: the energy counter says what it took.
+const A_MOMENT: Millis = Millis::secs(10);
 /// How often the state is told of energy counters if nothing else changes, on the daemon's clock: accounts are so old at most,
 /// and the journal takes an entry in six hundred more.
 const METER: Millis = Millis::secs(600);
@@ -138,8 +140,8 @@ pub struct Engine {
     /// What the submissions of live jobs take.
     submissions: Submissions,
     viewers: Vec<oneshot::Sender<(Arc<State>, LaunchStats)>>,
-    /// Inputs that the journal did not take and that nobody will repeat.
-    retry: Vec<Input>,
+    /// Inputs that the journal did not take and that nobody will repeat, as of when they came.
+    retry: Vec<(Millis, Input)>,
     /// Ends that wait for a look, in their order.
     dying: Vec<Dying>,
     /// When the looks were taken that the state has last heard of.
@@ -201,8 +203,9 @@ impl Engine {
         &self.state
     }
 
-    /// Takes over what the journal says is under way. `inputs` (configuration, inventory) come first.
+    /// Takes over what the journal says is under way. `inputs` (configuration, inventory) come first, but for what ended before.
     pub fn adopt(&mut self, inputs: Vec<Input>) {
+        self.bury_earlier();
         for input in inputs {
             self.apply(input);
         }
@@ -219,6 +222,25 @@ impl Engine {
         self.update_roster();
         for broken in carma_core::check::check(&self.state) {
             tracing::error!("the recovered state breaks an invariant: {broken}");
+        }
+    }
+
+    /// Applies what ended while no daemon ran, as of when it did, in that order. What ended a moment ago is left to be adopted:
+    /// for that one a look at its GPU still tells.
+    fn bury_earlier(&mut self) {
+        let now = self.parts.clock.now();
+        let jobs = self.state.active().iter().filter_map(|id| self.state.job(*id));
+        let over = jobs.filter_map(|job| {
+            let (id, placement) = (job.spec.id, job.placement()?);
+            let records = self.parts.lives.records(id, placement);
+            let exit = records.read().ok()??.exit?;
+            let age = records.age().ok().filter(|age| *age > A_MOMENT)?;
+            Some((Millis(now.0.saturating_sub(age.0)), id, placement.attempt, exit))
+        });
+        let mut over: Vec<_> = over.collect();
+        over.sort_by_key(|(at, id, ..)| (*at, *id));
+        for (at, job, attempt, exit) in over {
+            self.close(at, job, attempt, exit);
         }
     }
 
@@ -352,8 +374,8 @@ impl Engine {
     fn turn(&mut self, patience: Duration) -> bool {
         let first = self.inbox.recv_timeout(patience);
         let mut stop = matches!(first, Err(mpsc::RecvTimeoutError::Disconnected));
-        for input in std::mem::take(&mut self.retry) {
-            self.apply(input);
+        for (at, input) in std::mem::take(&mut self.retry) {
+            self.apply_at(at, input);
         }
         let (mut taken, began) = (0, Instant::now());
         let mut next = first.ok();
@@ -397,7 +419,11 @@ impl Engine {
 
     /// Applies an input and puts it into the batch.
     fn try_apply(&mut self, input: Input) -> Result<(), Rejected> {
-        let at = self.parts.clock.now();
+        self.try_apply_at(self.parts.clock.now(), input)
+    }
+
+    /// The same as of a time, which is not before what the state knows already.
+    fn try_apply_at(&mut self, at: Millis, input: Input) -> Result<(), Rejected> {
         let applied = self.state.apply(at, &input)?;
         self.view = None;
         let exited = match &input {
@@ -517,7 +543,11 @@ impl Engine {
 
     /// The same for inputs that nobody waits for: a refusal is logged.
     fn apply(&mut self, input: Input) -> bool {
-        match self.try_apply(input) {
+        self.apply_at(self.parts.clock.now(), input)
+    }
+
+    fn apply_at(&mut self, at: Millis, input: Input) -> bool {
+        match self.try_apply_at(at, input) {
             Ok(()) => true,
             Err(e) => {
                 tracing::debug!("input refused: {e}");
@@ -934,15 +964,20 @@ impl Engine {
     }
 
     fn over(&mut self, job: JobId, attempt: u32, exit: Exit) {
-        fault::inject(Point::AfterExit);
         let placement = self.state.job(job).and_then(|job| job.placement());
         let gpus = placement.filter(|p| p.attempt == attempt).map(|p| p.gpus.clone()).unwrap_or_default();
         self.meter(&gpus);
+        self.close(self.parts.clock.now(), job, attempt, exit);
+    }
+
+    /// Applies the end of an attempt as of this time.
+    fn close(&mut self, at: Millis, job: JobId, attempt: u32, exit: Exit) {
+        fault::inject(Point::AfterExit);
         let placement = self.state.job(job).and_then(|job| job.placement());
         let Some(placement) = placement.filter(|p| p.attempt == attempt) else { return };
         let records = self.parts.lives.records(job, placement);
         let of_earlier = self.parts.lives.of(placement.at) != *self.parts.lives.present();
-        self.apply(Input::Exited { job, attempt, exit });
+        self.apply_at(at, Input::Exited { job, attempt, exit });
         self.submitted.remove(&job);
         self.fallbacks.remove(&(job, attempt));
         self.parts.slowdowns.ended(job, attempt);
@@ -1144,7 +1179,7 @@ impl Engine {
         }
         self.actions.clear();
         let batch = std::mem::take(&mut self.batch);
-        self.retry.extend(batch.inputs.into_iter().map(|(_, input)| input).filter(|input| {
+        self.retry.extend(batch.inputs.into_iter().filter(|(_, input)| {
             matches!(
                 input,
                 Input::Started { .. }

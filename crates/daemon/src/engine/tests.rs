@@ -448,6 +448,44 @@ fn each_end_of_a_script_is_news_to_its_jobs_in_the_queue() {
     }
 }
 
+/// It ran until its record says so, and no longer.
+#[test]
+fn what_ended_while_no_daemon_ran_ended_then() {
+    let mut machine = Machine::new();
+    let [first, second, fresh] = [0, 1, 1].map(|gpu| machine.runs(gpu, MiB::gib(4)));
+    let began = machine.engine.state.now();
+    let now = began + Millis::secs(3600);
+    machine.engine.parts.clock = Clock::start(now, 1);
+    for (job, age) in [(first, 3540), (second, 3570), (fresh, 1)] {
+        let file = machine.records(job).write_end(&Exit::of(ExitStatus::Code(0)));
+        file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).unwrap();
+    }
+    machine.engine.adopt(vec![Input::Configured(Box::new(machine.engine.state.options().clone()))]);
+    let account = machine.engine.state.accounts_at(now)[&0].clone();
+    let (_, dir) = machine.stops();
+    let reader = Journal::reader(&dir.path().join("carma.db")).unwrap();
+    let ran_s = |job| reader.finished(job).unwrap().unwrap().job.past[0].ended.since(began).0 / 1000;
+    // One of a moment ago ends now, after a look at its GPU.
+    let ran = [first, second, fresh].map(ran_s);
+    assert!((60..65).contains(&ran[0]) && (30..35).contains(&ran[1]) && ran[2] >= 3600, "{ran:?}");
+    let held = account.held.0 / 1000;
+    assert!((3690..3700).contains(&held), "{held}");
+}
+
+#[test]
+fn an_end_that_the_disk_refused_was_when_it_came() {
+    let mut machine = Machine::new();
+    let job = machine.runs(0, MiB::gib(4));
+    machine.refuses();
+    machine.engine.watched(job, 1, Event::Exited(Exit::of(ExitStatus::Code(0))));
+    let came = machine.engine.state.now();
+    machine.engine.turn_end();
+    std::thread::sleep(Duration::from_millis(2));
+    let (_, dir) = machine.stops();
+    let over = Journal::reader(&dir.path().join("carma.db")).unwrap().finished(job).unwrap().unwrap();
+    assert_eq!(over.job.past[0].ended, came);
+}
+
 /// A request that is refused again and again costs nothing but the look that refuses it.
 #[test]
 fn what_the_machine_can_never_run_is_refused_before_all_else() {

@@ -2,6 +2,7 @@
 
 use super::identity::AttemptId;
 use carma_core::model::{Exit, JobId, ProcessRef};
+use carma_core::units::Millis;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
@@ -139,6 +140,23 @@ impl Records {
             return Err(io::Error::new(ErrorKind::InvalidData, text));
         };
         Ok(Some(Record { claim, child, tells_of_child: self.id.is_some(), exit }))
+    }
+
+    /// How long ago its last line was written, by the machine's clock: of an attempt that is over, its end.
+    ///
+    /// # Errors
+    /// When it cannot be read now.
+    pub fn age(&self) -> io::Result<Millis> {
+        let age = fs::symlink_metadata(&self.file)?.modified()?.elapsed().unwrap_or_default();
+        Ok(Millis(u64::try_from(age.as_millis()).unwrap_or(u64::MAX)))
+    }
+
+    /// The end of an attempt that was claimed, in its open file.
+    #[cfg(test)]
+    pub(crate) fn write_end(&self, exit: &Exit) -> File {
+        let mut file = File::options().append(true).open(&self.file).unwrap();
+        file.write_all(&line(&Entry::Exit(exit.clone())).unwrap()).unwrap();
+        file
     }
 
     /// Removes the file, once the journal has it.
