@@ -848,11 +848,13 @@ impl Engine {
     }
 
     fn no_such_job(&self, job: JobId) -> Refused {
-        if job < self.state.next_id() {
+        let next = self.state.next_id();
+        // What cannot be read is shown no better.
+        if job < next && self.parts.journal.has_job(job).unwrap_or(true) {
             let text = format!("job {job} is over already; see `carma show {job}`");
             return Refused::new(409, "conflict", text);
         }
-        Refused::new(404, "not_found", format!("there is no job {job}"))
+        Refused::no_such_job(job, next)
     }
 
     fn gpu_by_index(&self, index: u32) -> Result<GpuId, Refused> {

@@ -1,6 +1,7 @@
 //! Why a request was refused: what all who refuse one say.
 
 use carma_core::input::Rejected;
+use carma_core::model::JobId;
 
 /// Why a request was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,17 @@ impl Refused {
     #[must_use]
     pub fn new(status: u16, code: &'static str, text: impl Into<String>) -> Self {
         Self { status, code, text: text.into() }
+    }
+
+    /// Neither the state nor the journal has this job; `next`: the number that the next job gets.
+    #[must_use]
+    pub fn no_such_job(id: JobId, next: JobId) -> Self {
+        let text = if (JobId(1)..next).contains(&id) {
+            format!("job {id} is over and no longer kept (journal.keep-jobs, journal.history-size)")
+        } else {
+            format!("there is no job {id}")
+        };
+        Self::new(404, "not_found", text)
     }
 }
 

@@ -486,6 +486,19 @@ fn an_end_that_the_disk_refused_was_when_it_came() {
     assert_eq!(over.job.past[0].ended, came);
 }
 
+#[test]
+fn of_a_job_that_was_forgotten_nobody_is_sent_in_a_circle() {
+    let mut machine = Machine::new();
+    let job = machine.runs(0, MiB(1));
+    machine.written(Input::Exited { job, attempt: 1, exit: Exit::of(ExitStatus::Code(0)) });
+    let refused = |machine: &mut Machine| machine.engine.try_order(Order::Cancel(job), &peer(0)).unwrap_err();
+    assert_eq!(refused(&mut machine).text, format!("job {job} is over already; see `carma show {job}`"));
+    let file = rusqlite::Connection::open(machine.dir.path().join("carma.db")).unwrap();
+    file.execute("DELETE FROM jobs", []).unwrap();
+    let text = refused(&mut machine).text;
+    assert!(text.contains("is over and no longer kept (journal.keep-jobs"), "{text}");
+}
+
 /// A request that is refused again and again costs nothing but the look that refuses it.
 #[test]
 fn what_the_machine_can_never_run_is_refused_before_all_else() {

@@ -36,7 +36,9 @@ pub(super) async fn log(
     Asked(options): Asked<Options>,
 ) -> Result<([(HeaderName, String); 2], Bytes), Failure> {
     let id = job_id(&id)?;
-    let stored = app.readers.read(move |reader| Ok(reader.job(id)?)).await?.ok_or_else(|| no_such_job(id))?;
+    let Some(stored) = app.readers.read(move |reader| Ok(reader.job(id)?)).await? else {
+        return Err(no_such_job(id, app.view().await?.0.next_id()));
+    };
     if !app.asker(&peer).may_read(stored.uid) {
         let text = format!("the log of job {id} belongs to another user");
         return Err(Refused::new(403, "not_allowed", text).into());

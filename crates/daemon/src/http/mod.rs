@@ -190,13 +190,14 @@ fn job_id(word: &str) -> Result<JobId, Failure> {
     })?;
     // Numbers are given one after the other: the journal never gets to those that it cannot write.
     if i64::try_from(id).is_err() {
-        return Err(no_such_job(JobId(id)));
+        return Err(no_such_job(JobId(id), JobId(0)));
     }
     Ok(JobId(id))
 }
 
-fn no_such_job(id: JobId) -> Failure {
-    Refused::new(404, "not_found", format!("there is no job {id}")).into()
+/// `next`: the number that the next job gets.
+fn no_such_job(id: JobId, next: JobId) -> Failure {
+    Refused::no_such_job(id, next).into()
 }
 
 /// A word of a client's in a message to that client: as much as helps.

@@ -32,9 +32,10 @@ async fn requeue(app: &Arc<App>, id: JobId, peer: Peer) -> Answered<DoneReply> {
         return give(app, Order::Requeue(id), peer).await;
     }
     let may = quota::may_wait(&peer.limits, state.usage(peer.user.uid));
+    let next = state.next_id();
     drop(state);
     let result = match may {
-        Ok(()) => resubmit(app, id, &peer).await,
+        Ok(()) => resubmit(app, id, next, &peer).await,
         Err(refused) => Err(refused.into()),
     };
     let outcome = result.as_ref().map(|reply| reply.id).map_err(|failure| &failure.0);
@@ -42,12 +43,12 @@ async fn requeue(app: &Arc<App>, id: JobId, peer: Peer) -> Answered<DoneReply> {
     Ok(Json(result?))
 }
 
-/// Submits a job that is over again. It is read and checked here: a large one takes its time, and the engine has none for it.
-async fn resubmit(app: &Arc<App>, id: JobId, peer: &Peer) -> Result<DoneReply, Failure> {
+/// Submits a job that is over again; `next`: the number that the next job gets. It is read and checked here: a large one takes its time, and the engine has none for it.
+async fn resubmit(app: &Arc<App>, id: JobId, next: JobId, peer: &Peer) -> Result<DoneReply, Failure> {
     let (uid, limits) = (peer.user.uid, peer.limits);
     let read = app.readers.read(move |reader| {
         match reader.owner(id)? {
-            None => return Err(no_such_job(id)),
+            None => return Err(no_such_job(id, next)),
             Some(owner) if owner != uid => {
                 let text = format!("job {id} belongs to another user, who must submit it again");
                 return Err(Refused::new(403, "not_allowed", text).into());
@@ -58,7 +59,7 @@ async fn resubmit(app: &Arc<App>, id: JobId, peer: &Peer) -> Result<DoneReply, F
             JournalError::NoEnvironment(_) => Refused::new(409, "conflict", e.to_string()).into(),
             e => Failure::from(e),
         })?;
-        let stored = stored.ok_or_else(|| no_such_job(id))?;
+        let stored = stored.ok_or_else(|| no_such_job(id, next))?;
         Ok(Submission::check(stored.request, uid, &limits)?)
     });
     let submission = Box::new(read.await?);

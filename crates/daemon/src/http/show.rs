@@ -54,6 +54,6 @@ pub(super) fn subject<'a>(
     match (state.job(id), over) {
         (Some(job), _) => Ok(Subject::Live(job)),
         (None, Some(finished)) => Ok(Subject::Over(finished)),
-        (None, None) => Err(no_such_job(id)),
+        (None, None) => Err(no_such_job(id, state.next_id())),
     }
 }

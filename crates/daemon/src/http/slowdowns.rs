@@ -40,7 +40,7 @@ pub(super) async fn slowdowns(
                 over.await?.map(|over| (over.job.spec.command_key, over.job.spec.user.uid))
             }
         };
-        let (command, owner) = spec.ok_or_else(|| no_such_job(id))?;
+        let (command, owner) = spec.ok_or_else(|| no_such_job(id, state.next_id()))?;
         jobs.push(Subject { id, command, readable: asker.may_read(owner) });
     }
     if jobs.is_empty() || jobs.len() > MOST {

@@ -46,6 +46,15 @@ impl Journal {
         whole_job(&self.db, id)
     }
 
+    /// Whether a job's submission is kept.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn has_job(&self, id: JobId) -> Result<bool, JournalError> {
+        let mut query = self.db.prepare_cached("SELECT 1 FROM jobs WHERE id = ?1").map_err(sql("read"))?;
+        query.exists([id.0]).map_err(sql("read"))
+    }
+
     /// What was learned of memory, by table and key. Rows of tables that this version does not know
     /// are left where they are.
     ///
