@@ -18,6 +18,8 @@ pub enum End {
     Evicted,
     /// Its GPU was about to run full; it begins anew.
     GrowthGuard,
+    /// Of a recorded run: its user put it back into the queue; it begins anew.
+    Requeued,
     /// Of a recorded run: it failed, was cancelled, or reached its time limit.
     Failed,
     /// Of a recorded run: it went on beyond what is shown.

@@ -52,7 +52,8 @@ fn end(attempt: &AttemptView) -> End {
         Some("OutOfMemory" | "OutOfMemoryRetry") => End::OutOfMemory,
         Some("Evicted") => End::Evicted,
         Some("GrowthGuard") => End::GrowthGuard,
-        Some("Requeued" | "MadeRoom") => End::Preempted,
+        Some("MadeRoom") => End::Preempted,
+        Some("Requeued") => End::Requeued,
         Some(_) => End::Failed,
     }
 }
@@ -591,6 +592,8 @@ pub(super) mod tests {
                 110,
                 vec![
                     attempt(120, Some(140), Some("OutOfMemoryRetry"), None),
+                    attempt(150, Some(160), Some("Requeued"), None),
+                    attempt(170, Some(180), Some("MadeRoom"), None),
                     attempt(200, Some(300), Some("Completed"), None),
                 ],
             ),
@@ -608,7 +611,9 @@ pub(super) mod tests {
         assert_eq!(run.jobs[0].solo, Millis::secs(40));
         assert_eq!((s.slowdown.max, s.slowdown.mean), (1.25, 1.125));
         let how: Vec<End> = run.stretches.iter().map(|stretch| stretch.how).collect();
-        assert_eq!(how, [End::Completed, End::OutOfMemory, End::Failed, End::Completed, End::Running]);
+        let mine = [End::OutOfMemory, End::Requeued, End::Preempted, End::Completed];
+        assert_eq!(how, [&[End::Completed, mine[0], End::Failed][..], &mine[1..], &[End::Running]].concat());
+        assert_eq!(s.preemptions, 1, "what its user did is none");
         // The counter goes on in the gap; means are of what was read.
         assert_eq!((s.energy_j, s.power_w, s.busy), (59.0 * 2000.0, 200.0, 1.0));
         assert!(s.drama.is_nan());

@@ -286,6 +286,7 @@ fn draw(
         End::Preempted => "taken back, goes on later",
         End::Evicted => "evicted: it slowed a neighbour down beyond its limit; begins anew",
         End::GrowthGuard => "growth guard: its GPU was about to run full; begins anew",
+        End::Requeued => "put back into the queue by its user; begins anew",
         End::Failed => "failed, cancelled or timed out",
         End::Running => "goes on",
         End::Suspended => "suspended or moved, goes on later",
@@ -338,7 +339,7 @@ GPU {} · attempt {}
             let r = (thick * 0.4).clamp(2.5, 5.0);
             marks.push_str(&suspended(mark(r), y, r));
         }
-        End::Completed | End::Failed | End::Running => {}
+        End::Completed | End::Requeued | End::Failed | End::Running => {}
     }
 }
 

@@ -92,7 +92,11 @@ fn on_gpus(run: &RunResult) -> Vec<f64> {
         if let Some(time) = time {
             match stretch.how {
                 // What came before was lost.
-                End::OutOfMemory | End::Evicted | End::GrowthGuard | End::Failed => *time = 0.0,
+                End::OutOfMemory
+                | End::Evicted
+                | End::GrowthGuard
+                | End::Requeued
+                | End::Failed => *time = 0.0,
                 End::Completed | End::Preempted | End::Running | End::Suspended => {
                     *time += seconds(stretch.end.since(stretch.start))
                 }

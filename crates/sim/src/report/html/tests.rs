@@ -179,6 +179,15 @@ fn times_beyond_reason_do_no_harm() {
 }
 
 #[test]
+fn what_a_user_puts_back_into_the_queue_the_policy_did_not_take() {
+    let mut runs = three();
+    runs[0].stretches[0].how = End::Requeued;
+    let page = shown(&runs);
+    assert!(page.contains("put back into the queue by its user"));
+    assert!(!page.contains("taken back by the policy"));
+}
+
+#[test]
 fn a_job_that_was_suspended_has_a_gap() {
     let mut runs = three();
     assert!(!shown(&runs).contains("suspended"));
