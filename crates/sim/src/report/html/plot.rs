@@ -133,7 +133,7 @@ fn multiples(step: f64, most: f64) -> Vec<f64> {
 
 /// Labels of plain ticks, all with as many decimals as their step needs.
 pub(super) fn labelled(ticks: Vec<f64>) -> Vec<(f64, String)> {
-    let step = ticks.get(1).copied().unwrap_or(1.0);
+    let step = if let [first, second, ..] = *ticks { second - first } else { 1.0 };
     let decimals = (-step.log10().floor()).clamp(0.0, 6.0) as usize;
     ticks.into_iter().map(|t| (t, fixed(t, decimals))).collect()
 }

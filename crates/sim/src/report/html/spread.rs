@@ -1,7 +1,7 @@
 //! How waits and slowdowns are spread over the jobs: cumulative distributions of all policies.
 
-use super::plot::{At, Panel, stroke, ticks, time_ticks};
-use super::text::{Short, fixed, largest, plural};
+use super::plot::{At, Panel, labelled, stroke, ticks, time_ticks};
+use super::text::{Short, largest, plural};
 use super::{Origin, absent, swatch};
 use crate::event::outcome::{End, RunResult};
 use carma_core::units::Millis;
@@ -45,10 +45,8 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], or
     chart(out, "Wait", &waits, 0.0, longest, &wait_ticks);
     // Alone is 1. No job is faster, but rounding may say so: those lie on the left edge.
     let worst = largest(slowdowns.iter().filter_map(|c| c.values.last().copied()));
-    let marks: Vec<f64> = ticks((worst - 1.0).max(0.2), 5).into_iter().map(|t| t + 1.0).collect();
-    let decimals = usize::from(marks.get(1).is_some_and(|t| *t < 2.0));
-    let to = marks.last().copied().unwrap_or(2.0);
-    let marks: Vec<(f64, String)> = marks.into_iter().map(|t| (t, fixed(t, decimals))).collect();
+    let marks = labelled(ticks((worst - 1.0).max(0.2), 5).into_iter().map(|t| t + 1.0).collect());
+    let to = marks.last().map_or(2.0, |(to, _)| *to);
     chart(out, "Slowdown", &slowdowns, 1.0, to, &marks);
     out.push_str("</div>\n");
     let never: usize = waits.iter().map(|c| c.of - c.values.len()).max().unwrap_or(0);
@@ -92,11 +90,9 @@ fn on_gpus(run: &RunResult) -> Vec<f64> {
         if let Some(time) = time {
             match stretch.how {
                 // What came before was lost.
-                End::OutOfMemory
-                | End::Evicted
-                | End::GrowthGuard
-                | End::Requeued
-                | End::Failed => *time = 0.0,
+                End::OutOfMemory | End::Evicted | End::GrowthGuard | End::Requeued | End::Failed => {
+                    *time = 0.0
+                }
                 End::Completed | End::Preempted | End::Running | End::Suspended => {
                     *time += seconds(stretch.end.since(stretch.start))
                 }

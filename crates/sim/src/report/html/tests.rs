@@ -179,6 +179,27 @@ fn times_beyond_reason_do_no_harm() {
 }
 
 #[test]
+fn marks_close_to_each_other_have_labels_of_their_own() {
+    let mut run = three().remove(0);
+    let job = run.jobs.iter().position(|job| job.end.is_some() && job.solo > Millis::ZERO).unwrap();
+    let start = run.jobs[job].arrival;
+    run.jobs[job].solo = Millis::secs(100);
+    let id = u32::try_from(job).unwrap();
+    let mut stretch = run.stretches[0].clone();
+    (stretch.job, stretch.start, stretch.end) = (id, start, start + Millis::secs(118));
+    stretch.how = End::Completed;
+    run.stretches = vec![stretch];
+    for (_, other) in run.jobs.iter_mut().enumerate().filter(|(at, _)| *at != job) {
+        other.end = None;
+    }
+    let page = shown(&[run]);
+    let (_, chart) = page.split_once("Cumulative distribution: Slowdown").unwrap();
+    for label in ["1.00", "1.05", "1.10", "1.15", "1.20"] {
+        assert!(chart.contains(&format!(">{label}<")), "{label}");
+    }
+}
+
+#[test]
 fn what_a_user_puts_back_into_the_queue_the_policy_did_not_take() {
     let mut runs = three();
     runs[0].stretches[0].how = End::Requeued;
