@@ -437,7 +437,6 @@ impl Engine {
             self.learn(job, attempt);
         }
         for id in over {
-            self.parts.memory.over(id);
             self.submissions.over(id);
             self.submitted.remove(&id);
         }
@@ -1101,6 +1100,8 @@ impl Engine {
         let batch = std::mem::take(&mut self.batch);
         audit::happened(&self.state, &batch.inputs, &batch.finished);
         for finished in &batch.finished {
+            // Now that it is on the disk: otherwise it may go on waiting, and hears news.
+            self.parts.memory.over(finished.job.spec.id);
             self.waiters.tell(finished.job.spec.id);
         }
         // At a stop the end that they tell of may be one that the journal has not taken yet.

@@ -524,6 +524,22 @@ fn the_engine_reads_no_job_that_is_over() {
 }
 
 #[test]
+fn a_job_that_waits_on_after_a_cancel_that_the_disk_refused_hears_news() {
+    let mut machine = Machine::new();
+    let id = held(&mut machine, 1);
+    machine.engine.turn_end();
+    for refuses in [true, false] {
+        if refuses {
+            machine.refuses();
+        }
+        machine.engine.try_order(Order::Cancel(id), &peer(7)).unwrap();
+        machine.engine.turn_end();
+        assert_eq!(machine.engine.state.job(id).is_some(), refuses);
+        assert_eq!(machine.engine.parts.memory.gist(id).is_some(), refuses);
+    }
+}
+
+#[test]
 fn nothing_is_left_of_a_job_that_is_cancelled_while_it_waits() {
     let mut machine = Machine::new();
     let id = machine.engine.try_submit(submission(stored().request), &peer(0)).unwrap().id;
