@@ -130,7 +130,8 @@ impl State {
         cause: EndCause,
         applied: &mut Applied,
     ) -> Result<(), Rejected> {
-        let status = Some(exit.status);
+        // What never started has no exit code of its own.
+        let status = Some(exit.status).filter(|_| exit.not_started.is_none());
         match cause {
             EndCause::Cancelled { by } => {
                 let reason = Reason::Cancelled { by };
