@@ -33,6 +33,10 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
     block.line("state", state(reply));
     match &reply.running {
         Some(running) => {
+            // Not only where it is and why: that is about to change, or did not.
+            if matches!(job.reason.code.as_str(), "Suspending" | "Resuming" | "NotSuspended") {
+                block.line("reason", short(&job.reason.text));
+            }
             block.line("why", short(&why(reply, running)));
             block.line("speed", short(&speed(job, running)));
             block.line("memory", memory(reply));
@@ -648,6 +652,16 @@ mod tests {
         reply.running.as_mut().unwrap().placed = "moved here from GPU 1 by alice".into();
         let text = render(&reply, &Screen::of_width(None));
         assert!(text.contains("why:      moved here from GPU 1 by alice\n"), "{text}");
+    }
+
+    #[test]
+    fn a_job_that_is_being_suspended() {
+        let mut reply = runs();
+        assert!(!render(&reply, &Screen::of_width(None)).contains("reason:"));
+        (reply.job.reason.code, reply.job.reason.text) =
+            ("Suspending".into(), "it is being suspended".into());
+        let text = render(&reply, &Screen::of_width(None));
+        assert!(text.contains("\nreason:   it is being suspended\nwhy:      "), "{text}");
     }
 
     #[test]
