@@ -107,7 +107,11 @@ fn trace_log() {
     let leak = "{\"format\":\"carma-trace\",\"version\":1,\"ids\":\"counted\"}\na 1\n{\"end\":{\"status\":\"complete\"}}\n";
     let platform = platform();
     // Asked for another command and batch than it may name.
-    let asked = Asked { program: vec!["train.py".into(), "--bs".into(), "64".into()], batch: Some(64) };
+    let asked = Asked {
+        program: vec!["train.py".into(), "--bs".into(), "64".into()],
+        batch: Some(64),
+        edition: Some("1".into()),
+    };
     reader("trace_log").sample(sample).sample(counted).sample(leak).unpacks().reads(move |bytes| {
         let _ = carma_memory::trace::estimate_for(bytes, &asked, &ModelTask::default(), &platform);
         if let Ok(mut log) = carma_memory::trace::read(bytes) {

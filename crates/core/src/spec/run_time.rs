@@ -76,7 +76,8 @@ mod tests {
     #[test]
     fn a_few_long_runs_make_the_mean_longer_than_most() {
         let of = |low_s, median_s, high_s| {
-            RunTime { low_s, median_s, high_s, basis: RunsOf::User, runs: 9, counted: false, exact: false }.mean_s()
+            RunTime { low_s, median_s, high_s, basis: RunsOf::User, runs: 9, counted: false, exact: false }
+                .mean_s()
         };
         assert_eq!((of(60, 60, 60), of(0, 0, 0)), (60, 0));
         assert_eq!(of(60, 600, 14_400), 3053);
