@@ -327,6 +327,9 @@ fn a_submission_brings_its_surroundings() {
     // What it takes over from this session differs from machine to machine.
     let session = sent.as_object_mut().unwrap().remove("session").unwrap();
     assert!(session["umask"].is_u64() && session["limits"]["nofile"].is_object(), "{session}");
+    // There is no such script; which PyTorch there is differs, too.
+    let task = sent.as_object_mut().unwrap().remove("task").unwrap();
+    assert_eq!(task["script"], "unread", "{task}");
     let expected = json!({
         "command": ["python", "-u", "t.py"], "cwd": here,
         "env": {"A": "b=c", "CARMA_SOCKET": daemon.socket(), "PATH": "/usr/bin:/bin"},
