@@ -15,6 +15,7 @@ import platform
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -37,15 +38,17 @@ CAPS = WINDOW + "[mps]\ncaps = true\n"
 
 
 class Carma:
-    """A daemon of our own, and its command line."""
+    """A daemon of our own, and its command line. `state`: what an earlier one kept (`stop`), and this one begins with."""
 
-    def __init__(self, options, policy, sharing, config=WINDOW):
+    def __init__(self, options, policy, sharing, config=WINDOW, state=None):
         self.options = options
         self.dir = tempfile.mkdtemp(prefix="carma-")
         self.socket = os.path.join(self.dir, "s")
         text, config = config, os.path.join(self.dir, "carma.toml")
         with open(config, "w") as file:
             file.write(text)
+        if state:
+            shutil.copytree(state, os.path.join(self.dir, "state"))
         gpus = virtual_gpus(options) if options.virtual else "nvml"
         self.log = open(os.path.join(self.dir, "daemon.log"), "w")
         command = [options.carma, "--socket", self.socket, "serve", "--gpus", gpus, "--config", config]
@@ -141,7 +144,8 @@ class Carma:
     def running(self, job, seconds=60):
         wait_for(lambda: self.show(job)["job"]["state"] == "RUNNING", seconds, f"job {job} to run")
 
-    def stop(self):
+    def stop(self, keep=None):
+        """Ends it with its jobs. `keep`: a directory that is to have its state and its log."""
         if self.process.poll() is None:
             for row in (self.try_json("queue") or {"jobs": []})["jobs"]:
                 self.text("cancel", str(row["id"]))
@@ -155,7 +159,19 @@ class Carma:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        if keep:
+            try:
+                shutil.copytree(os.path.join(self.dir, "state"), keep, ignore=passing, dirs_exist_ok=True)
+                shutil.copy(self.log.name, keep)
+            except OSError as error:
+                print(error)
         shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def passing(at, names):
+    """What of a daemon's state the next one makes anew: what it reserves on the disk, what is there while it runs, sockets and pipes."""
+    modes = {name: os.lstat(os.path.join(at, name)).st_mode for name in names}
+    return [name for name, mode in modes.items() if name in ("reserve", "run") or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))]
 
 
 def virtual_gpus(options):
