@@ -52,7 +52,11 @@ impl Tally {
                 let single = |w: &&Whole<'_>| !w.starts_anew() && !w.is_of_an_epoch();
                 let open = whole.iter().filter(single).filter(|w| w.count < w.total);
                 let first = |a: &&Whole<'_>, b: &&Whole<'_>| b.first.at_s.total_cmp(&a.first.at_s);
-                let main = open.max_by(first).or_else(|| whole.iter().filter(single).max_by(latest))?;
+                // It was all that there is, unless another has gone on since: the training of the next epoch, after a validation.
+                let newest = all().filter_map(|s| Some(s.marks.back()?.at_s)).fold(0.0, f64::max);
+                let finished =
+                    || whole.iter().filter(single).filter(|w| w.last.at_s >= newest).max_by(latest);
+                let main = open.max_by(first).or_else(finished)?;
                 return Some(main.done(main.count / main.total, 1.0 / main.total, still));
             };
             let inner = whole.iter().filter(|w| !w.is_epochs()).max_by(latest);
@@ -250,6 +254,12 @@ mod tests {
         let pass = || (0..=10).map(|i| bar(i, 10));
         assert_eq!(after(pass().chain(pass().take(5))), None);
         assert_eq!(after((0..5).map(|i| format!("Epoch 0:  45%|# | {i}/10 [00:01<00:04, 9it/s]"))), None);
+        // Nor is the validation that came between two of them, nor after it the next one.
+        let validation = || (0..=4).map(|i| bar(i, 4));
+        assert_eq!(after(pass().chain(validation()).chain(pass().take(5))), None);
+        assert_eq!(after(pass().chain(validation()).chain(pass()).chain(validation().take(2))), None);
+        // What comes before a single pass is: a preparation.
+        assert_eq!(after(validation().chain(pass().take(6))).unwrap().0, 0.5);
         // Unless a bar of all of them stands beside it.
         let outer = |e: u32| std::iter::once(format!("Epochs:  5%|# | {e}/4 [00:01<00:04, 9it/s]"));
         let lines = outer(0).chain(pass()).chain(outer(1)).chain(pass()).chain(outer(2));
