@@ -21,7 +21,7 @@ import tempfile
 import time
 
 from first_run import Carma, play_all, wait_for
-from latency import profile, submit
+from latency import change, profile, submit
 
 CONFIG = '[sampling]\nwindow = "5s"\n[jobs]\nslowdown-window = "5s"\n'
 SLOWDOWN = "1.6"
@@ -29,7 +29,6 @@ SLOWDOWN = "1.6"
 PREPARATION_S = 8
 TRAIN_S = {"loop": 15, "trainer": 10, "keras": 15}
 VALIDATION_S = {"loop": 10, "trainer": 5, "keras": 3}
-STEP_S = 0.1
 
 
 # --- the programs, each a process that knows nothing of carma ----------------------------------
@@ -44,7 +43,7 @@ class Ticks:
         subprocess.Popen(task, env=os.environ | {"CARMA_HEARTBEAT": self.file}, stdout=subprocess.DEVNULL)
 
     def wait(self, ticks=1):
-        # What it did meanwhile is nobody's, except for what it was ahead by in one look.
+        # Steps that the virtual task made between two calls are dropped, but for one, which it may be ahead by.
         self.done = max(self.done, self.count() - 1) + ticks
         while self.count() < self.done:
             time.sleep(0.01)
@@ -192,26 +191,6 @@ def keras(virtual):
         for _ in range(validation):
             validate()
         print(" - val_loss: 0.1234", flush=True)
-
-
-def neighbour(light_s):
-    """Ten steps a second, for carma to see no other rate; each is ten short products at first, then as many long ones as it has time for."""
-    import torch
-
-    a, b = torch.ones(4096, 8192, device="cuda"), torch.ones(8192, 4096, device="cuda")
-    done, tick = 0, time.time()
-    for phase, (until, length) in enumerate([(tick + light_s, 512), (tick + 999, 8192)]):
-        print(f"phase {phase}", flush=True)
-        while time.time() < until:
-            tick = max(tick + STEP_S, time.time())
-            computed = 0
-            while time.time() < tick and (phase > 0 or computed < 10):
-                torch.mm(a[:, :length], b[:length])
-                torch.cuda.synchronize()
-                computed += 1
-            time.sleep(max(0, tick - time.time()))
-            done += 1
-            print(f"step {done}", flush=True)
 
 
 # --- what is looked at -------------------------------------------------------------------------
@@ -403,7 +382,7 @@ def main():
         {"loop": loop, "trainer": trainer, "keras": keras}[options.program](options.on)
         return
     if options.neighbour:
-        neighbour(options.light)
+        change([(options.light, 512), (999, 8192)])
         return
     if options.carma is None or options.out is None:
         parser.error("--carma and --out are required")

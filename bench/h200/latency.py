@@ -58,14 +58,15 @@ def training(carma, task, *more):
     return submit(carma, kind, command, *more)
 
 
-def change():
-    """The neighbour that changes, as a process. Ten steps a second in all phases, for carma to see no other rate."""
+def change(phases):
+    """A neighbour that changes, as a process: for so many seconds, products of such a length. Ten steps a second in all phases, for carma to
+    see no other rate; in the first one of ten products each, later of as many as there is time for."""
     import torch
 
-    longest = PHASES[-1][1]
+    longest = phases[-1][1]
     a, b = torch.ones(4096, longest, device="cuda"), torch.ones(longest, 4096, device="cuda")
     done, tick = 0, time.time()
-    for phase, (seconds, length) in enumerate(PHASES):
+    for phase, (seconds, length) in enumerate(phases):
         print(f"phase {phase} at {time.time():.3f}", flush=True)
         until = time.time() + seconds
         while time.time() < until:
@@ -285,7 +286,7 @@ def main():
     parser.add_argument("--change", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.change:
-        change()
+        change(PHASES)
         return
     if options.carma is None or options.out is None:
         parser.error("--carma and --out are required")
