@@ -140,7 +140,7 @@ pub struct Engine {
     /// What the submissions of live jobs take.
     submissions: Submissions,
     viewers: Vec<oneshot::Sender<(Arc<State>, LaunchStats)>>,
-    /// Inputs that the journal did not take and that nobody will repeat, as of when they came.
+    /// Inputs that could not be written to the journal and that no client sends again, with the time at which each came.
     retry: Vec<(Millis, Input)>,
     /// Ends that wait for a look, in their order.
     dying: Vec<Dying>,

@@ -96,7 +96,7 @@ impl Command {
     }
 
     /// Whether it runs a script or a module whose text is not known. `read`: which of [`Self::scripts`] was read; `is_installed`: whether
-    /// a package of this name is one of its Python's, which nobody edits.
+    /// a package of this name is installed in its Python: such code is not edited.
     #[must_use]
     pub fn is_unread(&self, read: Option<&str>, is_installed: impl FnOnce(&str) -> bool) -> bool {
         let named = self.named();

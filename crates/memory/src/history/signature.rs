@@ -74,7 +74,7 @@ pub struct Signature {
     pub program: u64,
     /// Editions of script and model.
     pub content: u64,
-    /// Whether no edition equals another, for nobody could read it.
+    /// Its text could not be read: that two runs have the same edition is never known.
     pub unread: bool,
     /// Samples a step.
     pub batch: Option<u64>,

@@ -36,7 +36,7 @@ pub struct Header {
     /// Script and arguments, word by word; empty where a function was run, and in logs from before it was noted.
     #[serde(default)]
     pub command: Vec<String>,
-    /// Fingerprint of the script and of what configures it, where whoever ran the tracer knew it.
+    /// Fingerprint of the script and of its configuration files, where the caller of the tracer gave one.
     #[serde(default)]
     pub edition: Option<String>,
     /// What the tracer was told.

@@ -623,7 +623,7 @@ class Undoing:
 
     @contextlib.contextmanager
     def kept(self, aside):
-        """What is kept, in the very folder that was made for it: nobody else could put something there."""
+        """A kept file, in the very folder that was made for it, into which no other user could put one."""
         folder = os.path.dirname(aside)
         with place(aside) as there:
             if identity(os.stat(os.path.dirname(there))) != self.folders.get(folder):
