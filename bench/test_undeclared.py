@@ -37,6 +37,14 @@ class Reports(unittest.TestCase):
         self.assertTrue(lines[1].startswith("a/release/carma adaptive") and " 100 " in lines[1], lines)
         self.assertTrue(lines[2].startswith("b/release/carma adaptive") and " 200 " in lines[2], lines)
 
+    def test_a_search_has_no_command_twice_and_is_the_same_for_a_seed(self):
+        options = types.SimpleNamespace(kinds=undeclared.SEARCH, jobs=40, gap=1.0)
+        found = undeclared.arrivals(options, 3)
+        self.assertEqual(found, undeclared.arrivals(options, 3))
+        kinds = [kind for _, kind in found]
+        self.assertEqual(len(set(kinds)), 40)
+        self.assertTrue(all(undeclared.kind_name(kind) == "search" and 1.8 < kind[1] < 12 for kind in kinds))
+
     def test_one_program_is_not_set_beside_itself(self):
         said = io.StringIO()
         words = ["undeclared.py", "--carma", "/bin/true", "--carma", "/bin/../bin/true"]

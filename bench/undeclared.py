@@ -32,6 +32,9 @@ KINDS = {
     "mixed": [(0.15, 2, 60), (0.30, 4, 45), (0.50, 6, 90), (0.70, 8, 120), (0.90, 10, 150)],
     "heavy": [(0.70, 6, 60), (0.85, 8, 90), (0.95, 10, 120)],
 }
+SEARCH = "search"
+"""Jobs of one program, no two of which have the same arguments, in place of jobs of a few kinds."""
+BATCHES = [8, 16, 32, 64, 128, 256]
 STARTUP_S = 8
 # Of the SM activity. A task that moves as much as it computes would be bound by memory alone.
 DRAM = 0.4
@@ -40,15 +43,24 @@ PAUSE_S = 0.25
 
 
 def kind_name(kind):
-    return f"{kind[0]:.0%} SM"
+    return SEARCH if len(kind) > 3 else f"{kind[0]:.0%} SM"
+
+
+def searched(dice):
+    """A training with another batch size and another width: memory from 2 to 12 GiB, four minutes in the mean."""
+    width = dice.uniform(0.5, 1.5)
+    return dice.uniform(0.15, 0.6), 1.5 + width * (0.5 + 0.025 * dice.choice(BATCHES)), dice.uniform(120, 360), SEARCH
 
 
 def arrivals(options, seed):
     """Kinds in the order in which they come, each as often as any other, and when; the same for a seed."""
     dice = random.Random(seed)
-    kinds = KINDS[options.kinds]
-    drawn = [kinds[number % len(kinds)] for number in range(options.jobs)]
-    dice.shuffle(drawn)
+    if options.kinds == SEARCH:
+        drawn = [searched(dice) for _ in range(options.jobs)]
+    else:
+        kinds = KINDS[options.kinds]
+        drawn = [kinds[number % len(kinds)] for number in range(options.jobs)]
+        dice.shuffle(drawn)
     at, found = 0.0, []
     for kind in drawn:
         found.append((at, kind))
@@ -57,9 +69,9 @@ def arrivals(options, seed):
 
 
 def submit(daemon, kind):
-    sm, gib, work = kind
-    command = [daemon.carma, "virtual-task", f"--sm={sm}", f"--dram={sm * DRAM:.3f}", f"--memory={gib}G"]
-    command += [f"--work={work}s", f"--startup={STARTUP_S}s"]
+    sm, gib, work = kind[:3]
+    command = [daemon.carma, "virtual-task", f"--sm={sm:.3f}", f"--dram={sm * DRAM:.3f}", f"--memory={round(gib * 1024)}M"]
+    command += [f"--work={work:.1f}s", f"--startup={STARTUP_S}s"]
     return daemon.submit(command, name=kind_name(kind))
 
 
@@ -252,7 +264,7 @@ def report(plays, options):
     print()
     rows = []
     for name, runs in groups.items():
-        for kind in map(kind_name, KINDS[options.kinds]):
+        for kind in [SEARCH] if options.kinds == SEARCH else map(kind_name, KINDS[options.kinds]):
             of = [[job for job in run["jobs"] if job["kind"] == kind] for run in runs]
             of = [jobs for jobs in of if jobs]
             each = [over([losses(jobs)[part] for jobs in of], 2) for part in ("mean", "p95", "worst")]
@@ -269,7 +281,7 @@ def main():
     parser.add_argument("--speed", type=int, default=8, help="the daemon's time over life's (8)")
     parser.add_argument("--jobs", type=int, default=40, help="of a play (40)")
     parser.add_argument("--gap", type=float, default=1.0, help="mean seconds between two jobs, of the daemon's time (1)")
-    parser.add_argument("--kinds", choices=sorted(KINDS), default="mixed", help="(mixed)")
+    parser.add_argument("--kinds", choices=[*sorted(KINDS), SEARCH], default="mixed", help="(mixed)")
     parser.add_argument("--seed", type=int, default=1, help="of the first repeat; each further one has the next (1)")
     parser.add_argument("--repeats", type=int, default=1, help="of each policy (1)")
     parser.add_argument("--config", type=Path, help="a configuration for the daemons; without it they have the defaults")

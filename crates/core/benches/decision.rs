@@ -125,6 +125,7 @@ impl Bench {
                 user: user(r.below(50)),
                 name: "train".into(),
                 command_key: r.below(5_000),
+                program_key: None,
                 request: Request {
                     gpus: match r.below(20) {
                         0 => 4,

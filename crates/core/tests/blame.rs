@@ -214,6 +214,7 @@ impl<'a> World<'a> {
                 user: user(),
                 name: "job".into(),
                 command_key: id.0,
+                program_key: None,
                 request: Request { sharing: Some(sharing), ..Request::of(1) },
                 profile: Profile::default(),
                 run_time: None,

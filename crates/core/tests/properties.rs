@@ -298,6 +298,7 @@ fn new_job() -> BoxedStrategy<NewJob> {
             user: user(uid),
             name: "job".into(),
             command_key,
+            program_key: (command_key < 3).then_some(uid.into()),
             request,
             forecasts,
             profile: profile(command_key),

@@ -636,7 +636,7 @@ impl Engine {
         let (mut request, gist) = submission.into_parts();
         // Above what the journal knows to be used, too: after a repair it may know of more than the state does.
         let id = self.state.next_id().max(self.parts.journal.next_job());
-        let mut new = new_job(id, &request, peer.user.clone(), gist.command_key);
+        let mut new = new_job(id, &request, peer.user.clone(), &gist);
         // Before any forecast, for those who ask again and again.
         self.state.check_request(&new)?;
         self.allow(uid, &peer.limits);

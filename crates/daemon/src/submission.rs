@@ -195,7 +195,7 @@ fn check_request(request: &SubmitRequest, rest: u64) -> Result<(), Refused> {
 }
 
 /// The job of a submission, of which nothing is forecast yet.
-pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, command_key: u64) -> NewJob {
+pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, gist: &Gist) -> NewJob {
     let program = || {
         let path = request.command.first().map(String::as_str).unwrap_or_default();
         path.rsplit('/').next().unwrap_or(path).to_owned()
@@ -209,7 +209,8 @@ pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, command_ke
         // An owner's authority is asked for again with each order.
         user: User { operator: false, ..user },
         name: name.into(),
-        command_key,
+        command_key: gist.command_key,
+        program_key: Some(gist.class.program),
         request: Request {
             gpus: request.gpus.unwrap_or(1),
             exclusive: request.exclusive,
@@ -246,7 +247,7 @@ mod tests {
         let command = vec![format!("/bin/{}", "é".repeat(1 << 20))];
         let request = SubmitRequest { command, cwd: "/".into(), ..Default::default() };
         let user = User { uid: 7, name: "u".into(), operator: false };
-        let job = new_job(JobId(1), &request, user, 7);
+        let job = new_job(JobId(1), &request, user, &Gist::of(&request, 7));
         assert_eq!(&*job.name, "é".repeat(100));
     }
 

@@ -800,6 +800,7 @@ pub(crate) mod tests {
             user: User::new(1, "a"),
             name: "j".into(),
             command_key: 7,
+            program_key: None,
             request: Request::of(1),
             forecasts: Forecasts::default(),
             profile: Profile::default(),

@@ -154,6 +154,7 @@ fn new(id: JobId) -> NewJob {
         user: User::new(1000, "user"),
         name: "train".into(),
         command_key: id.0 % COMMANDS,
+        program_key: None,
         request: Request::of(1),
         profile: Sharing::default(),
         run_time: None,

@@ -9,7 +9,7 @@ use crate::policy::{MemoryScreen, NeedSource, Options, unknown_need};
 use crate::progress::Class;
 use crate::reading::GpuInfo;
 use crate::slowdown::{self, NARROWER};
-use crate::state::{Share, Startup, State};
+use crate::state::{Peak, Share, Startup, State};
 use crate::units::{MiB, Millis};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -69,10 +69,75 @@ pub(super) struct Blind {
     among: u64,
     /// Enough for most jobs, by what no command exceeded lately; `None`: too few have run.
     usual: Option<MiB>,
-    /// What a job of its command takes that is at work, and half of that on top.
-    at_work: Option<MiB>,
+    /// Enough by what jobs take that are like it.
+    alike: Option<Alike>,
     /// Half more than the most that it held itself before others drove it off a GPU: it may have been about to take more.
     held: MiB,
+}
+
+/// How much is enough by what others take.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Alike {
+    /// A job of its command that is at work.
+    Command(MiB),
+    /// Jobs of its program with other arguments.
+    Program(MiB),
+}
+
+impl Alike {
+    const fn memory(self) -> MiB {
+        let (Self::Command(memory) | Self::Program(memory)) = self;
+        memory
+    }
+
+    const fn source(self) -> NeedSource {
+        match self {
+            Self::Command(_) => NeedSource::AtWork,
+            Self::Program(_) => NeedSource::Program,
+        }
+    }
+}
+
+/// What commands and programs were seen to take.
+#[derive(Default)]
+struct Taken {
+    /// The most by command, of those at work.
+    commands: BTreeMap<u64, MiB>,
+    /// The most by command of each program, of those at work and of the latest that ran.
+    programs: BTreeMap<u64, BTreeMap<u64, MiB>>,
+}
+
+impl Taken {
+    fn of(state: &State) -> Self {
+        let mut taken = Self::default();
+        for peak in state.ran_lately() {
+            taken.add_to_program(*peak);
+        }
+        let tenants = state.gpus().iter().flat_map(|gpu| &gpu.tenants);
+        for tenant in tenants.filter(|tenant| tenant.is_representative(state.now())) {
+            let (Some(job), Some(memory)) = (state.job(tenant.job), tenant.peak) else { continue };
+            let (command, program) = (job.spec.command_key, job.spec.program_key);
+            let most = taken.commands.entry(command).or_default();
+            *most = memory.max(*most);
+            taken.add_to_program(Peak { command, program, memory });
+        }
+        taken
+    }
+
+    fn add_to_program(&mut self, peak: Peak) {
+        let Some(program) = peak.program else { return };
+        let most = self.programs.entry(program).or_default().entry(peak.command).or_default();
+        *most = peak.memory.max(*most);
+    }
+
+    /// What is enough for a job, by those that are like it.
+    fn enough_for(&self, job: &Job) -> Option<Alike> {
+        if let Some(own) = self.commands.get(&job.spec.command_key) {
+            return Some(Alike::Command(with_half_more(*own)));
+        }
+        let commands = self.programs.get(&job.spec.program_key?)?;
+        enough_for_another(commands.len() as u64, *commands.values().max()?).map(Alike::Program)
+    }
 }
 
 /// What jobs get in a plan of whose memory nothing is known.
@@ -81,8 +146,8 @@ pub(super) struct Blinds<'a> {
     usual: Blind,
     /// Memory of the largest GPU.
     largest: MiB,
-    /// What commands take that are at work and have settled. Found where it is asked for.
-    at_work: OnceCell<BTreeMap<u64, MiB>>,
+    /// Found where it is asked for.
+    taken: OnceCell<Taken>,
 }
 
 impl<'a> Blinds<'a> {
@@ -96,12 +161,11 @@ impl<'a> Blinds<'a> {
         let largest = present().map(|gpu| gpu.info.memory).max().unwrap_or_default();
         let usual = state.usual_memory().map(enough_for_most);
         let among = state.queue().blind().div_ceil(gpus).max(1) as u64;
-        let usual = Blind { caps: state.options().caps, among, usual, at_work: None, held: MiB::ZERO };
-        Some(Self { state, usual, largest, at_work: OnceCell::new() })
+        let usual = Blind { caps: state.options().caps, among, usual, alike: None, held: MiB::ZERO };
+        Some(Self { state, usual, largest, taken: OnceCell::new() })
     }
 
-    /// What a job gets: where its command is at work, half more than that takes is enough. Without a hard limit nothing would keep it
-    /// to that.
+    /// What a job gets: less where jobs that are like it say so. Without a hard limit nothing would keep it to that.
     fn of_job(&self, job: &Job, sharing: SharingMode) -> Blind {
         let held = job.least_capacity();
         let held = held.percent(150).min(self.largest.percent(80)).max(held);
@@ -109,8 +173,8 @@ impl<'a> Blinds<'a> {
         if !usual.is_capped(sharing) {
             return usual;
         }
-        let at_work = self.at_work.get_or_init(|| at_work(self.state)).get(&job.spec.command_key);
-        Blind { at_work: at_work.copied().map(with_half_more), ..usual }
+        let alike = self.taken.get_or_init(|| Taken::of(self.state)).enough_for(job);
+        Blind { alike, ..usual }
     }
 }
 
@@ -124,17 +188,10 @@ fn with_half_more(memory: MiB) -> MiB {
     memory.percent(150).max(MiB::gib(2))
 }
 
-/// What each command takes of a GPU that is at work and has settled.
-fn at_work(state: &State) -> BTreeMap<u64, MiB> {
-    let mut found: BTreeMap<u64, MiB> = BTreeMap::new();
-    let tenants = state.gpus().iter().flat_map(|gpu| &gpu.tenants);
-    for tenant in tenants.filter(|tenant| tenant.is_representative(state.now())) {
-        if let (Some(job), Some(peak)) = (state.job(tenant.job), tenant.peak) {
-            let most = found.entry(job.spec.command_key).or_default();
-            *most = peak.max(*most);
-        }
-    }
-    found
+/// For a program's next command, when so many others took at most so much. One says too little; of more, what is enough was measured on runs
+/// of models in several sizes (docs/research/tried.md).
+fn enough_for_another(commands: u64, most: MiB) -> Option<MiB> {
+    (commands > 1).then(|| most.percent(200 + 400 / commands).max(MiB::gib(8)))
 }
 
 impl Blind {
@@ -145,25 +202,28 @@ impl Blind {
 
     /// Where the number comes from.
     pub(super) const fn source(self) -> NeedSource {
-        if self.at_work.is_some() { NeedSource::AtWork } else { NeedSource::Part }
+        match self.alike {
+            Some(alike) => alike.source(),
+            None => NeedSource::Part,
+        }
     }
 
-    /// Whether nothing is known, not even of a job of its command.
+    /// Whether nothing is known, not even of jobs that are like it.
     pub(super) const fn is_unknown(self) -> bool {
-        self.at_work.is_none()
+        self.alike.is_none()
     }
 
-    /// As if no job of its command were at work that takes less than most commands.
+    /// As if no job like it were known that takes less than most commands.
     pub(super) fn unknown(self) -> Self {
-        let more = |own: &MiB| self.usual.is_some_and(|usual| *own > usual);
-        Self { at_work: self.at_work.filter(more), ..self }
+        let more = |alike: &Alike| self.usual.is_some_and(|usual| alike.memory() > usual);
+        Self { alike: self.alike.filter(more), ..self }
     }
 
     /// Without so much free it waits.
     pub(super) fn least_on(self, memory: MiB, sharing: SharingMode) -> MiB {
         let unknown = unknown_need(memory);
-        let at_work = self.at_work.filter(|_| self.is_capped(sharing));
-        let enough = at_work.or(self.usual).map_or(unknown, |enough| enough.min(unknown));
+        let alike = self.alike.filter(|_| self.is_capped(sharing)).map(Alike::memory);
+        let enough = alike.or(self.usual).map_or(unknown, |enough| enough.min(unknown));
         enough.max(self.held)
     }
 

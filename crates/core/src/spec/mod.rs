@@ -173,6 +173,10 @@ pub struct NewJob {
     pub name: Arc<str>,
     /// Hash of the command: jobs with the same key run the same program with the same arguments.
     pub command_key: u64,
+    /// Hash of what runs, whatever its arguments: jobs with the same key are of one user and one script or program. `None`: not
+    /// known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program_key: Option<u64>,
     /// What it asks for.
     pub request: Request,
     /// What is known of its memory.

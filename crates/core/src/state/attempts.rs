@@ -2,6 +2,7 @@
 //!
 //! What the end of a command means is in [`super::outcome`].
 
+use super::peaks::Peak;
 use super::{Applied, State};
 use crate::explain::Reason;
 use crate::input::Rejected;
@@ -195,7 +196,7 @@ impl State {
         let Some(job) = self.jobs.get(&id) else {
             return Vec::new();
         };
-        let command = job.spec.command_key;
+        let (command, program) = (job.spec.command_key, job.spec.program_key);
         let (placement, started, halt) = match &job.phase {
             Phase::Running { placement, started, halt, .. } => {
                 (placement.clone(), Some(*started), halt.clone())
@@ -218,13 +219,13 @@ impl State {
         let peak = left.iter().filter_map(|(_, t)| t.peak).max();
         let reserved = left.iter().filter_map(|(_, t)| t.reservation.memory()).max();
         if let (Some(peak), true) = (peak, left.iter().any(|(_, t)| t.settled)) {
-            self.peaks.add(command, peak);
+            self.peaks.add(Peak { command, program, memory: peak });
         }
         // Its part was too little: until its command has run, at least that is known of it.
         if let (Some(part), Reason::OutOfMemoryRetry { blame: Blame::OwnCap { .. }, .. }) =
             (placement.part, &verdict)
         {
-            self.peaks.add(command, part);
+            self.peaks.add(Peak { command, program, memory: part });
         }
         let began =
             left.iter().filter_map(|(_, t)| Some(t.stepped.or(t.active_since)?.since(t.placed))).max();

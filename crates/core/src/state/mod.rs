@@ -39,6 +39,7 @@ use crate::model::{Finished, GpuId, Job, JobId, Phase, User};
 use crate::policy::Options;
 use crate::units::{MiB, Millis};
 use accounts::Accounts;
+pub(crate) use peaks::Peak;
 use peaks::Peaks;
 use predictions::{Bad, Outlooks};
 use serde::{Deserialize, Serialize};
@@ -221,6 +222,11 @@ impl State {
     /// What none of the commands exceeded that ran lately; `None`: too few have run.
     pub(crate) fn usual_memory(&self) -> Option<MiB> {
         self.peaks.most()
+    }
+
+    /// What the latest commands took that ran.
+    pub(crate) fn ran_lately(&self) -> impl Iterator<Item = &Peak> {
+        self.peaks.iter()
     }
 
     pub(crate) const fn ring(&self) -> u32 {

@@ -7,7 +7,42 @@ use std::collections::VecDeque;
 /// The latest commands that ran, each with the most memory that it was seen to take on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Peaks(VecDeque<(u64, MiB)>);
+pub(super) struct Peaks(VecDeque<Peak>);
+
+/// What one command took.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Row", into = "Row")]
+pub(crate) struct Peak {
+    pub(crate) command: u64,
+    /// [`crate::model::NewJob::program_key`].
+    pub(crate) program: Option<u64>,
+    pub(crate) memory: MiB,
+}
+
+/// As it is stored.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Row {
+    Of(u64, MiB, u64),
+    /// Of a program that is not known, and in journals of carma before 28 November 2026.
+    OfUnknown(u64, MiB),
+}
+
+impl From<Row> for Peak {
+    fn from(row: Row) -> Self {
+        let (command, memory, program) = match row {
+            Row::Of(command, memory, program) => (command, memory, Some(program)),
+            Row::OfUnknown(command, memory) => (command, memory, None),
+        };
+        Self { command, program, memory }
+    }
+}
+
+impl From<Peak> for Row {
+    fn from(Peak { command, program, memory }: Peak) -> Self {
+        program.map_or(Self::OfUnknown(command, memory), |program| Self::Of(command, memory, program))
+    }
+}
 
 /// Commands that are remembered.
 const MOST: usize = 64;
@@ -19,10 +54,10 @@ impl Peaks {
         self.0.is_empty()
     }
 
-    pub(super) fn add(&mut self, command: u64, peak: MiB) {
-        let before = self.0.iter().position(|(known, _)| *known == command);
-        let before = before.and_then(|at| self.0.remove(at)).map_or(MiB::ZERO, |(_, peak)| peak);
-        self.0.push_back((command, peak.max(before)));
+    pub(super) fn add(&mut self, peak: Peak) {
+        let before = self.0.iter().position(|known| known.command == peak.command);
+        let before = before.and_then(|at| self.0.remove(at)).map_or(MiB::ZERO, |before| before.memory);
+        self.0.push_back(Peak { memory: peak.memory.max(before), ..peak });
         if self.0.len() > MOST {
             self.0.pop_front();
         }
@@ -30,7 +65,11 @@ impl Peaks {
 
     /// What none of them exceeded; `None`: too few have run.
     pub(super) fn most(&self) -> Option<MiB> {
-        self.0.iter().map(|(_, peak)| *peak).max().filter(|_| self.0.len() >= LEAST)
+        self.0.iter().map(|peak| peak.memory).max().filter(|_| self.0.len() >= LEAST)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Peak> {
+        self.0.iter()
     }
 }
 
@@ -41,14 +80,24 @@ mod tests {
     #[test]
     fn a_command_counts_once_and_the_oldest_are_forgotten() {
         let mut peaks = Peaks::default();
+        let peak = |command, mib| Peak { command, program: None, memory: MiB(mib) };
         for command in 0..9 {
-            peaks.add(command, MiB(1000));
-            peaks.add(command, MiB(900));
+            peaks.add(peak(command, 1000));
+            peaks.add(peak(command, 900));
         }
         assert_eq!(peaks.most(), None);
-        peaks.add(9, MiB(9000));
+        peaks.add(peak(9, 9000));
         assert_eq!(peaks.most(), Some(MiB(9000)));
-        (100..200).for_each(|command| peaks.add(command, MiB(7)));
+        (100..200).for_each(|command| peaks.add(peak(command, 7)));
         assert_eq!((peaks.most(), peaks.0.len()), (Some(MiB(7)), MOST));
+    }
+
+    #[test]
+    fn rows_of_earlier_journals_are_read() {
+        let written = "[[1,1000],[2,900,7]]";
+        let peaks: Peaks = serde_json::from_str(written).unwrap();
+        let programs: Vec<Option<u64>> = peaks.iter().map(|peak| peak.program).collect();
+        assert_eq!(programs, [None, Some(7)]);
+        assert_eq!(serde_json::to_string(&peaks).unwrap(), written);
     }
 }

@@ -690,6 +690,7 @@ impl Stage {
             user: self.user(&user),
             name: name.as_str().into(),
             command_key: command_key(&name),
+            program_key: words.take("prog").map(|program| command_key(&program)),
             request: Request {
                 gpus: words.take_as("gpus", number)?.unwrap_or(1),
                 exclusive: words.flag("exclusive"),

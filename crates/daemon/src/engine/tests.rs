@@ -71,7 +71,7 @@ impl Machine {
             descriptors: None,
             watcher: watcher.clone(),
             paces: paces.clone(),
-            look_ms: 1000,
+            alive_ms: 1000,
             report: report.clone(),
         });
         let parts = Parts {
@@ -134,6 +134,7 @@ impl Machine {
             user,
             name: "train".into(),
             command_key: job.0,
+            program_key: None,
             request,
             forecasts: Forecasts { declared: Some(MiB::gib(8)), ..Forecasts::default() },
             profile: Profile::default(),

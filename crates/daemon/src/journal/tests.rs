@@ -20,6 +20,7 @@ pub(crate) fn submitted(id: u64) -> Input {
         user: User::new(1, "a"),
         name: "j".into(),
         command_key: 7,
+        program_key: None,
         request: Request::of(1),
         forecasts: Forecasts::default(),
         profile: carma_core::model::Profile::default(),

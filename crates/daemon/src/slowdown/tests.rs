@@ -77,6 +77,7 @@ impl Host {
             user: User::new(1000, "a"),
             name: "train".into(),
             command_key: id.0,
+            program_key: None,
             request: Request {
                 thread_percent: self.threads,
                 max_slowdown: max_slowdown.and_then(Fraction::from_f64),

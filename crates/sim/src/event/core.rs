@@ -407,6 +407,7 @@ impl Scheduler for CoreScheduler<'_> {
             user: self.users[it.user as usize].clone(),
             name: Arc::clone(&it.task.name),
             command_key: command,
+            program_key: None,
             request: Request { thread_percent: it.threads, ..Request::of(it.gpus) },
             forecasts: self.known.forecasts(command, &it.task),
             profile: profile(&it.task),
