@@ -306,7 +306,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         watcher: watcher.clone(),
         paces: paces.clone(),
         // Once a second of the daemon's clock.
-        look_ms: (1000 / u64::from(options.speed.max(1))).max(20),
+        alive_ms: (1000 / u64::from(options.speed.max(1))).max(20),
         report: report.clone(),
     })
     .map_err(system("cannot start the launching thread"))?;

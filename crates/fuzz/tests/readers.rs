@@ -503,7 +503,7 @@ fn journal_state() {
 
 #[test]
 fn supervisor_order() {
-    let sample = r#"{"id":{"journal":"j","life":"l","host":"h","boot":"b","job":7,"attempt":1},"records":"/r","pace":"/p","groups":null,"limits":{"memory":1,"cpu_pct":null,"processes":null},"command":["true"],"cwd":"/","env":{"A":"b"},"session":{"umask":18,"limits":{"core":{"soft":0}}},"user":{"uid":1,"gid":1},"log":{"kept":{"path":"/l","limit":1}},"look_ms":1000}"#;
+    let sample = r#"{"id":{"journal":"j","life":"l","host":"h","boot":"b","job":7,"attempt":1},"records":"/r","pace":"/p","groups":null,"limits":{"memory":1,"cpu_pct":null,"processes":null},"command":["true"],"cwd":"/","env":{"A":"b"},"session":{"umask":18,"limits":{"core":{"soft":0}}},"user":{"uid":1,"gid":1},"log":{"kept":{"path":"/l","limit":1}},"alive_ms":1000}"#;
     reader("supervisor_order").sample(sample).reads(json::<carma_daemon::run::order::Order>);
 }
 

@@ -99,8 +99,8 @@ pub struct Context {
     pub watcher: Arc<Watcher>,
     /// Counts its progress.
     pub paces: Arc<Paces>,
-    /// Between two looks at a log, milliseconds in life.
-    pub look_ms: u64,
+    /// Longest time between two signs of life of a supervisor, milliseconds in life.
+    pub alive_ms: u64,
     /// Takes the outcomes.
     pub report: Report,
 }
@@ -236,7 +236,7 @@ impl Context {
             not_launched: launch.not_launched,
             log: if kept { Log::Kept { path, limit: log_limit(&stored.request) } } else { Log::Users(path) },
             checkpoint: checkpoint::directory(&stored.request, &launch.id.journal, launch.job),
-            look_ms: self.look_ms,
+            alive_ms: self.alive_ms,
         };
         // A file in memory, since an environment may be larger than a pipe holds.
         let mut stdin = File::from(memfd_create("carma-order", MemfdFlags::CLOEXEC)?);

@@ -38,8 +38,8 @@ pub struct Order {
     pub log: Log,
     /// Directory for what it saves, if it wants one.
     pub checkpoint: Option<CheckpointDir>,
-    /// Between two looks at the log, milliseconds in life.
-    pub look_ms: u64,
+    /// Longest time between two signs of life of its supervisor, milliseconds in life.
+    pub alive_ms: u64,
 }
 
 /// Where the output of a job goes.

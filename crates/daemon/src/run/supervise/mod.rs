@@ -94,7 +94,7 @@ fn supervise(mut order: Order) -> io::Result<()> {
     };
     hello(Hello::Running { supervisor: me, child });
 
-    if !ends_at_once(child.pid, &signals, listen::look(&order)) {
+    if !ends_at_once(child.pid, &signals, listen::alive(&order)) {
         listener.begin();
     }
     let status = wait(child.pid, &signals, attempt.group.as_ref());
