@@ -17,6 +17,10 @@ state=${STATE:-$here/target/long}
 mkdir -p "$out" "$state/out"
 state=$(realpath "$state")
 lines=$(cat)
+if [ -z "$lines" ] && [ ! -e "$state/lines" ]; then
+    echo "long.sh: there is nothing to wait for in $state: no lines were given, now or before (a machine that was given back forgets them)" >&2
+    exit 1
+fi
 if [ -n "$lines" ]; then
     if [ -e "$state/lines" ]; then
         echo "long.sh: $state has lines already: wait for them (</dev/null), or name another STATE" >&2

@@ -9,7 +9,7 @@
 # Environment: CARMA (the binary), OUT (where the results go; a call that is killed leaves all plays that were over), STATE (where
 # they are kept between calls; copy plays/ and state/ from OUT there to go on elsewhere), BUDGET (of a call), POLICIES, REPEAT, JOBS,
 # GAP, WORK, ONLY (kinds; empty: all), ADD (and these), KILL (the daemon, when this share has come), SEED, TASKS (a file of others),
-# ARRIVALS (poisson, or a trace's file), FLOOR (`queue.floor` of the daemon), LIMIT (of slowdown or latency, by kind: vit_b16=1.5,distilbert_serve=60ms),
+# ARRIVALS (poisson, or a trace's file), FLOOR (`queue.floor` of the daemon: 0.6), LIMIT (of slowdown or latency, by kind: vit_b16=1.5,distilbert_serve=60ms),
 # WINDOW (of the daemon: the tasks are as much shorter than those of the papers as 5 s are than their 30; slowdown is measured over as
 # long). REHEARSE=2 plays it on two virtual GPUs: its numbers mean nothing.
 set -euo pipefail

@@ -301,12 +301,20 @@ fn in_life(workload: &Workload, run: &Run) -> Starts {
             assert_eq!(daemon.end_of(id).job.state, "COMPLETED");
         }
     }
+    // In the simulator each task is a program of its own.
+    let programs = tempfile::tempdir().unwrap();
     let begin = Instant::now();
     let mut ids = Vec::new();
     for job in &workload.jobs {
+        let mut request = request(job, run);
+        if known == Known::Nothing {
+            let own = programs.path().join(&*job.id);
+            std::fs::create_dir(&own).unwrap();
+            request.cwd = own.display().to_string();
+        }
         let due = begin + Duration::from_millis(job.arrival.0) / SPEED;
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        ids.push(daemon.submit(request(job, run)));
+        ids.push(daemon.submit(request));
     }
     let details: Vec<_> = ids.iter().map(|id| daemon.end_of(*id)).collect();
     let first = details[0].job.submitted_ms;
