@@ -363,14 +363,20 @@ impl Tally {
 
     /// Whether `other` takes the place of `own` as the count of the task's work: that is gone for good, or it is at its end and the other
     /// has gone on since for longer than its last pass took. Bars of evaluation come between those of training, and are
-    /// shorter; what was a preparation does not begin anew.
+    /// shorter; what was a preparation does not begin anew. One that came before that end, and took less time in all, does not: what makes
+    /// it longer now are neighbours.
     fn is_superseded(&self, own: &Rate, other: &Rate, now_s: f64) -> bool {
         let of = |count| self.streams.iter().filter(move |s| s.is(count));
         let Some(last) = of(own).max_by(|a, b| a.seen_s.total_cmp(&b.seen_s)) else { return true };
         let live_s = of(own).map(|s| s.live_since_s(f64::NEG_INFINITY)).fold(0.0, f64::max);
-        let since_s = |end: &Mark| of(other).map(|s| s.live_since_s(end.at_s)).sum::<f64>();
+        let others_s = |at_s: f64| of(other).map(|s| s.live_since_s(at_s)).sum::<f64>();
+        let takes_over = |end: &Mark| {
+            let since_s = others_s(end.at_s);
+            let before_s = others_s(f64::NEG_INFINITY) - since_s;
+            since_s > last.pass_s() && !(before_s > 0.0 && before_s < live_s)
+        };
         let end = last.marks.back().filter(|_| last.is_over());
-        now_s - last.seen_s > live_s.max(GONE_S) || end.is_some_and(|end| since_s(end) > last.pass_s())
+        now_s - last.seen_s > live_s.max(GONE_S) || end.is_some_and(takes_over)
     }
 
     /// Since when nothing that the task counts itself has risen, seconds on the caller's clock. `None`: the count `own`, or the last one that

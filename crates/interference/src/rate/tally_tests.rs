@@ -70,6 +70,33 @@ fn evaluation_in_between_is_left_out_and_nested_bars_lose() {
 }
 
 #[test]
+fn an_evaluation_that_is_slowed_down_does_not_become_the_work() {
+    // Passes of training (15 s) and of validation (10 s) in turn, as bars without names. The second validation takes 30 s, and then the
+    // training goes at a tenth.
+    let mut lines = Vec::new();
+    let mut pass = |from: f64, steps: i32, of: i32, step_s: f64| {
+        let said =
+            |step| (from + f64::from(step) * step_s, format!(" 5%|# | {step}/{of} [00:01<00:04, 9it/s]\r"));
+        lines.extend((0..=steps).map(said));
+    };
+    pass(0.0, 150, 150, 0.1);
+    pass(15.0, 50, 50, 0.2);
+    pass(25.0, 150, 150, 0.1);
+    pass(40.0, 50, 50, 0.6);
+    pass(70.0, 20, 150, 1.0);
+    let until = |at: f64| {
+        let lines = lines.iter().filter(|(said, _)| *said <= at);
+        told(&lines.map(|(at, line)| (*at, line.as_str())).collect::<Vec<_>>())
+    };
+    let own = until(15.0).best(0.0, 15.0).unwrap().rate;
+    assert!(near(own.per_s, 10.0), "{own:?}");
+    let beside = |from, to| until(to).best_between(from, to, f64::INFINITY, Some(&own)).unwrap();
+    assert!(!beside(40.5, 68.0).is_work);
+    let after = beside(40.5, 76.0);
+    assert!(after.is_work && after.rate.counts_like(&own) && near(after.rate.per_s, 1.0), "{after:?}");
+}
+
+#[test]
 fn epochs_serve_where_nothing_finer_is_printed() {
     let tally =
         told(&[(0.0, "Epoch 1/10\n"), (5.0, "Epoch 2/10\n"), (10.0, "Epoch 3/10\n"), (15.0, "Epoch 4/10\n")]);
