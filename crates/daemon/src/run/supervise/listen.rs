@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const BACKLOG: usize = 1000;
 /// Events of one message.
 const MESSAGE: usize = 100;
-/// Looks at the log for each sign of life. A count is as old as the look that saw it, which of a training of seconds between two evaluations is
+/// Looks at a log in which a task counts, for each sign of life. A count is as old as the look that saw it, which of a training of seconds between two evaluations is
 /// a notable part: at one look a second a speed came out 12 % too low (docs/research/h200.md).
 const LOOKS: u32 = 4;
 /// Between two looks at a log that grows fast.
@@ -155,8 +155,8 @@ impl Thread {
             eprintln!("carma supervisor of {}: it is not heard: {e}", self.name);
             return None;
         }
-        let look = (self.alive / LOOKS).max(SHORTEST);
-        let (mut next, mut told) = (Instant::now() + look, Instant::now());
+        let quick = (self.alive / LOOKS).max(SHORTEST);
+        let (mut next, mut told) = (Instant::now() + self.alive, Instant::now());
         loop {
             let left = next.saturating_duration_since(Instant::now());
             let (over, beat) = self.wait(stopped, left);
@@ -176,10 +176,12 @@ impl Thread {
             if Instant::now() >= next {
                 self.hear();
                 self.read();
-                if !self.events.is_empty() || told.elapsed() >= self.alive {
+                let counts = !self.events.is_empty();
+                if counts || told.elapsed() >= self.alive {
                     self.tell();
                     told = Instant::now();
                 }
+                let look = if counts { quick } else { self.alive };
                 next = Instant::now() + if self.log.cut() { FAST.min(look) } else { look };
             }
         }
