@@ -12,9 +12,9 @@ pub use crate::progress::{
 };
 
 use crate::explain::Reason;
-use crate::ledger::Gpu;
+use crate::ledger::{Gpu, Reservation};
 use crate::model::{Attempt, GpuId, Job, JobId, SharingMode};
-use crate::state::{JobKind, Newcomers, Server, State};
+use crate::state::{Blinds, JobKind, Newcomers, Server, State};
 use crate::units::{Fraction, MiB, Millis};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -208,6 +208,10 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
     let line = state.queue().line(state.now()).map(|(_, job)| job).take(LOOKED_AT);
     let by_progress = state.options().policy.progress.is_some();
     let smallest = state.gpus().iter().map(|gpu| gpu.info.memory).min().unwrap_or_default();
+    let joined = state.gpus().iter().filter(|gpu| may_be_joined(gpu));
+    let most_room =
+        joined.filter_map(|gpu| gpu.free(state.options().policy.reserve)).max().unwrap_or_default();
+    let blinds = Blinds::of(state);
     let (mut kinds, mut known) = (BTreeSet::new(), BTreeMap::new());
     let mut candidates = Vec::new();
     for (at, job) in returning.chain(line).enumerate() {
@@ -226,7 +230,11 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
         let limited = limit(state, job).is_some();
         let server = (sharing == SharingMode::Mps).then(|| state.server_of(job));
         // What has no room there needs no prediction, but for the first, who may ask what less memory would do.
-        let needs = if at < FIRST { MiB::ZERO } else { least_need(state, job, smallest) };
+        let blind = || blinds.as_ref().map(|blinds| blinds.of_job(job, sharing).least_on(smallest, sharing));
+        let needs = if at < FIRST { MiB::ZERO } else { least_need(state, job, smallest, blind) };
+        if needs > most_room {
+            continue;
+        }
         let key = (job.class(), server, by_policy || limited);
         if let Some(at) = known.get(&key) {
             let candidate: &mut Candidate<'_> = &mut candidates[*at];
@@ -244,11 +252,13 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
     candidates
 }
 
-/// What a job needs free on any GPU; of a program that takes a share of its GPU's memory, on the smallest one.
-fn least_need(state: &State, job: &Job, smallest: MiB) -> MiB {
-    let need = match state.share_for(job) {
-        Some(_) => state.reservation_on(job, smallest).memory(),
-        None => state.reservation_for(job).1,
+/// What a job needs free on any GPU; of a program that takes a share of its GPU's memory, on the smallest one. `blind`: what it does where
+/// nothing is known of its memory.
+fn least_need(state: &State, job: &Job, smallest: MiB, blind: impl FnOnce() -> Option<MiB>) -> MiB {
+    let need = match (state.share_for(job), state.reservation_for(job)) {
+        (Some(_), _) => state.reservation_on(job, smallest).memory(),
+        (None, (Reservation::Whole, _)) => blind(),
+        (None, (_, need)) => need,
     };
     need.unwrap_or_default()
 }

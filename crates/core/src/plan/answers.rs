@@ -6,11 +6,11 @@ use super::place::MOST_MISSES;
 use super::resume;
 use super::search::Slots;
 use super::slot::Slot;
-use super::want::{Blind, Blinds, Want};
+use super::want::Want;
 use crate::explain::Refusal;
 use crate::model::{Job, JobId};
 use crate::progress::Predicted;
-use crate::state::State;
+use crate::state::{Blind, Blinds, State};
 use crate::units::{Fraction, MiB, Millis};
 
 /// Jobs before it that are looked at.

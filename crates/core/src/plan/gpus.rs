@@ -73,7 +73,7 @@ impl<'a> Places<'a> {
         let part = given().filter_map(part).min();
         let indices = given().map(|gpu| gpu.info.index).collect();
         let memory = given().map(|gpu| gpu.info.memory).max().unwrap_or_default();
-        let (need, source) = want.gets(memory, part);
+        let (need, source) = want.gets(memory, part, sharing);
         let reason = Reason::PlacedIdle { gpus: indices, need, source: source.filter(NeedSource::is_news) };
         self.taken.extend(gpus.iter().map(|id| (*id, job.spec.id, *want, part)));
         Some(placement(options, job, want, Given { gpus, memory, sharing, part, at: self.now, reason }))

@@ -27,7 +27,7 @@ pub use sooner::sooner;
 use crate::explain::Reason;
 use crate::input::Action;
 use crate::model::{Job, JobId};
-use crate::state::State;
+use crate::state::{Blinds, State};
 use crate::units::Millis;
 use ending::end_jobs;
 use evict::evict;
@@ -37,7 +37,7 @@ use place::place_jobs;
 use resume::suspend_jobs;
 use search::Slots;
 use std::sync::Arc;
-use want::{Blinds, Want};
+use want::Want;
 
 /// What to do now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

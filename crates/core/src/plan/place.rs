@@ -8,13 +8,13 @@ use super::limits::Takes;
 use super::resume::resume_jobs;
 use super::room;
 use super::slot::cooldowns;
-use super::want::{Blind, Blinds, Want};
+use super::want::Want;
 use super::{Detail, Plan};
 use crate::explain::Reason;
 use crate::input::Action;
 use crate::model::{Estimator, Job, Placement};
 use crate::slowdown::ASKED;
-use crate::state::{Startup, State};
+use crate::state::{Blind, Blinds, Startup, State};
 use crate::units::Millis;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -163,7 +163,8 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             let found = slots.find(want);
             if let Err(room) = &found {
                 failed.learn(kind, want, *room);
-                misses += usize::from(!want.narrowed);
+                // Those of unknown memory that fit nowhere keep none out that does.
+                misses += usize::from(!want.narrowed && !slots.is_full_for(want));
             }
             found.ok()
         };

@@ -166,7 +166,8 @@ impl<'a> Slots<'a> {
     /// Why nothing was found for a job. Of unknown memory it needs what it would on the smallest GPU.
     pub(super) fn none_for(&self, want: &Want, detail: Arc<NoGpu>) -> Reason {
         let blind = want.blind.zip(self.sizes.first());
-        let blind = blind.map(|(blind, memory)| (blind.least_on(*memory, want.sharing), blind.source()));
+        let blind =
+            blind.map(|(blind, memory)| (blind.least_on(*memory, want.sharing), blind.source(want.sharing)));
         let (need, guard, source) = match blind {
             Some((least, source)) => (Some(least), MiB::ZERO, Some(source)),
             None => (want.need, want.guard, want.source),
@@ -185,15 +186,25 @@ impl<'a> Slots<'a> {
         let slots: Vec<usize> =
             (0..self.slots.len()).filter(|i| self.slots[*i].bars_idle(want).is_none()).take(wanted).collect();
         (slots.len() == wanted).then(|| {
-            let (need, source) = want.gets(self.largest(&slots), self.part(&slots, want));
+            let (need, source) = self.gets(&slots, want);
             let source = source.filter(NeedSource::is_news);
             Found { reason: Reason::PlacedIdle { gpus: self.indices(&slots), need, source }, slots }
         })
     }
 
+    /// What a job gets of each of these, and where that number comes from.
+    fn gets(&self, chosen: &[usize], want: &Want) -> (Option<MiB>, Option<NeedSource>) {
+        want.gets(self.largest(chosen), self.part(chosen, want), self.sharing(chosen, want))
+    }
+
+    /// How a job shares these.
+    fn sharing(&self, chosen: &[usize], want: &Want) -> SharingMode {
+        sharing_of(chosen.iter().map(|i| self.slots[*i].sharing_for(want)))
+    }
+
     fn shared_reason(&self, want: &Want, order: Order, chosen: &[usize], candidates: u32) -> Reason {
         let gpus = self.indices(chosen);
-        let (need, source) = want.gets(self.largest(chosen), self.part(chosen, want));
+        let (need, source) = self.gets(chosen, want);
         if chosen.iter().all(|i| self.slots[*i].idle) {
             return Reason::PlacedIdle { gpus, need, source: source.filter(NeedSource::is_news) };
         }
@@ -287,7 +298,7 @@ impl<'a> Slots<'a> {
         let memory = self.largest(&found.slots);
         self.limited |= want.limited;
         let part = self.part(&found.slots, want);
-        let sharing = sharing_of(found.slots.iter().map(|i| self.slots[*i].sharing_for(want)));
+        let sharing = self.sharing(&found.slots, want);
         for i in found.slots {
             self.slots[i].take(job.spec.id, want, part);
             self.servers.extend(self.slots[i].server());

@@ -222,8 +222,11 @@ impl State {
             self.peaks.add(Peak { command, program, memory: peak });
         }
         // Its part was too little: until its command has run, at least that is known of it.
-        if let (Some(part), Reason::OutOfMemoryRetry { blame: Blame::OwnCap { .. }, .. }) =
-            (placement.part, &verdict)
+        if let (
+            Some(part),
+            Reason::OutOfMemoryRetry { blame: Blame::OwnCap { .. }, .. }
+            | Reason::OutOfMemoryFinal { blame: Blame::OwnCap { .. }, .. },
+        ) = (placement.part, &verdict)
         {
             self.peaks.add(Peak { command, program, memory: part });
         }

@@ -5,6 +5,7 @@
 
 mod accounts;
 mod attempts;
+mod blind;
 mod course;
 mod devices;
 mod energy;
@@ -39,8 +40,8 @@ use crate::model::{Finished, GpuId, Job, JobId, Phase, User};
 use crate::policy::Options;
 use crate::units::{MiB, Millis};
 use accounts::Accounts;
-pub(crate) use peaks::Peak;
-use peaks::Peaks;
+pub(crate) use blind::{Blind, Blinds};
+use peaks::{Peak, Peaks};
 use predictions::{Bad, Outlooks};
 use serde::{Deserialize, Serialize};
 use shadow::Shadows;
@@ -225,7 +226,7 @@ impl State {
     }
 
     /// What the latest commands took that ran.
-    pub(crate) fn ran_lately(&self) -> impl Iterator<Item = &Peak> {
+    fn ran_lately(&self) -> impl Iterator<Item = &Peak> {
         self.peaks.iter()
     }
 

@@ -85,6 +85,16 @@ impl State {
         placement.gpus.iter().filter_map(move |g| self.gpu(*g)?.tenant(id)?.peak)
     }
 
+    /// Out-of-memory retries that a job may have.
+    fn most_retries(&self, job: &Job) -> u32 {
+        job.spec.request.max_retries.unwrap_or(self.options.max_retries)
+    }
+
+    /// Whether another attempt follows where a job runs out of memory by its own fault.
+    pub(super) fn may_retry(&self, job: &Job) -> bool {
+        job.charged_retries < self.most_retries(job)
+    }
+
     fn tried(&self, job: &Job, placement: &Placement) -> Tried {
         let everywhere = self.peaks(job.spec.id, placement).min().unwrap_or_default();
         let declared = job.spec.forecasts.declared.unwrap_or_default();
@@ -92,7 +102,7 @@ impl State {
             floor: job.floor,
             charged: job.charged_retries,
             free: job.free_retries,
-            max_charged: job.spec.request.max_retries.unwrap_or(self.options.max_retries),
+            max_charged: self.most_retries(job),
             least: job.least_capacity().max(everywhere).max(declared),
             gpus: job.spec.request.gpus as usize,
             present: self.gpus.iter().filter(|g| g.present).map(|g| g.info.memory).collect(),

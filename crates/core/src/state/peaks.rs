@@ -12,11 +12,11 @@ pub(super) struct Peaks(VecDeque<Peak>);
 /// What one command took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Row", into = "Row")]
-pub(crate) struct Peak {
-    pub(crate) command: u64,
+pub(super) struct Peak {
+    pub(super) command: u64,
     /// [`crate::model::NewJob::program_key`].
-    pub(crate) program: Option<u64>,
-    pub(crate) memory: MiB,
+    pub(super) program: Option<u64>,
+    pub(super) memory: MiB,
 }
 
 /// As it is stored.

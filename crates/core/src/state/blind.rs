@@ -1,0 +1,190 @@
+//! Jobs of whose memory nothing is known: how much each needs free, and how much it gets, where the policy gives such jobs a part of
+//! what is free ([`crate::policy::Policy::blind`]).
+
+use super::{Peak, State};
+use crate::model::{Job, SharingMode};
+use crate::policy::{NeedSource, unknown_need};
+use crate::units::MiB;
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+
+/// How much a job gets of whose memory nothing is known: the same for all of a command in a plan.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Blind {
+    /// Under MPS a hard limit keeps it to what it gets.
+    caps: bool,
+    /// Jobs among which what is free of a GPU is divided.
+    among: u64,
+    /// Enough for most jobs, by what no command exceeded lately; `None`: too few have run.
+    usual: Option<MiB>,
+    /// Enough by what jobs take that are like it.
+    alike: Option<Alike>,
+    /// Half more than the most that it held itself before others drove it off a GPU: it may have been about to take more.
+    held: MiB,
+}
+
+/// How much is enough by what others take.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Alike {
+    /// A job of its command that is at work.
+    Command(MiB),
+    /// Jobs of its program with other arguments.
+    Program(MiB),
+}
+
+impl Alike {
+    const fn memory(self) -> MiB {
+        let (Self::Command(memory) | Self::Program(memory)) = self;
+        memory
+    }
+
+    const fn source(self) -> NeedSource {
+        match self {
+            Self::Command(_) => NeedSource::AtWork,
+            Self::Program(_) => NeedSource::Program,
+        }
+    }
+}
+
+/// What commands and programs were seen to take.
+#[derive(Default)]
+struct Taken {
+    /// The most by command, of those at work.
+    commands: BTreeMap<u64, MiB>,
+    /// The most by command of each program, of those at work and of the latest that ran.
+    programs: BTreeMap<u64, BTreeMap<u64, MiB>>,
+}
+
+impl Taken {
+    fn of(state: &State) -> Self {
+        let mut taken = Self::default();
+        for peak in state.ran_lately() {
+            taken.add_to_program(*peak);
+        }
+        let tenants = state.gpus().iter().flat_map(|gpu| &gpu.tenants);
+        for tenant in tenants.filter(|tenant| tenant.is_representative(state.now())) {
+            let (Some(job), Some(memory)) = (state.job(tenant.job), tenant.peak) else { continue };
+            let (command, program) = (job.spec.command_key, job.spec.program_key);
+            let most = taken.commands.entry(command).or_default();
+            *most = memory.max(*most);
+            taken.add_to_program(Peak { command, program, memory });
+        }
+        taken
+    }
+
+    fn add_to_program(&mut self, peak: Peak) {
+        let Some(program) = peak.program else { return };
+        let most = self.programs.entry(program).or_default().entry(peak.command).or_default();
+        *most = peak.memory.max(*most);
+    }
+
+    /// What is enough for a job, where one of its command is at work.
+    fn of_command(&self, job: &Job) -> Option<Alike> {
+        let most = self.commands.get(&job.spec.command_key)?;
+        Some(Alike::Command(most.percent(150).max(MiB::gib(2))))
+    }
+
+    /// What is enough for a job by others of its program, which may be less than what is enough for most (`usual`).
+    fn of_program(&self, job: &Job, usual: Option<MiB>) -> Option<Alike> {
+        let commands = self.programs.get(&job.spec.program_key?)?;
+        let others = || commands.iter().filter(|(command, _)| **command != job.spec.command_key);
+        let (number, most) = (others().count() as u64, others().map(|(_, memory)| *memory).max()?);
+        // One says too little; of more, what is enough was measured on runs of models in several sizes (docs/research/tried.md).
+        let enough = (number > 1).then(|| most.percent(200 + 400 / number).max(MiB::gib(8)))?;
+        let usual = usual.filter(|usual| enough_for_most(most) <= *usual);
+        Some(Alike::Program(usual.map_or(enough, |usual| enough.min(usual))))
+    }
+}
+
+/// What jobs get in a plan of whose memory nothing is known.
+pub(crate) struct Blinds<'a> {
+    state: &'a State,
+    usual: Blind,
+    /// Memory of the largest GPU.
+    largest: MiB,
+    /// Found where it is asked for.
+    taken: OnceCell<Taken>,
+}
+
+impl<'a> Blinds<'a> {
+    /// `None`: the policy gives such jobs GPUs of their own.
+    pub(crate) fn of(state: &'a State) -> Option<Self> {
+        if !state.options().policy.blind {
+            return None;
+        }
+        let present = || state.gpus().iter().filter(|gpu| gpu.present);
+        let gpus = present().count().max(1);
+        let largest = present().map(|gpu| gpu.info.memory).max().unwrap_or_default();
+        let usual = state.usual_memory().map(enough_for_most);
+        let among = state.queue().blind().div_ceil(gpus).max(1) as u64;
+        let usual = Blind { caps: state.options().caps, among, usual, alike: None, held: MiB::ZERO };
+        Some(Self { state, usual, largest, taken: OnceCell::new() })
+    }
+
+    /// What a job gets: less where jobs that are like it say so. Without a hard limit nothing would keep it to that.
+    pub(crate) fn of_job(&self, job: &Job, sharing: SharingMode) -> Blind {
+        let held = job.least_capacity();
+        let held = held.percent(150).min(self.largest.percent(80)).max(held);
+        // What others take is a guess, of which one without another try would die.
+        let usual = self.usual.usual.filter(|_| self.state.may_retry(job));
+        let blind = Blind { held, usual, ..self.usual };
+        if !blind.is_capped(sharing) {
+            return blind;
+        }
+        let taken = self.taken.get_or_init(|| Taken::of(self.state));
+        let of_program = || taken.of_program(job, usual).filter(|_| self.state.may_retry(job));
+        Blind { alike: taken.of_command(job).or_else(of_program), ..blind }
+    }
+}
+
+/// A command that has not run may take more than any that has: what of that is enough was tried on made-up traces
+/// (docs/research/tried.md).
+fn enough_for_most(most: MiB) -> MiB {
+    most.percent(250).max(MiB::gib(8))
+}
+
+impl Blind {
+    /// Whether a hard limit keeps a job to its part, so that others may start at once.
+    pub(crate) fn is_capped(self, sharing: SharingMode) -> bool {
+        self.caps && sharing == SharingMode::Mps
+    }
+
+    /// Where the number comes from.
+    pub(crate) fn source(self, sharing: SharingMode) -> NeedSource {
+        self.counting(sharing).map_or(NeedSource::Part, Alike::source)
+    }
+
+    /// What jobs that are like it say, where a hard limit keeps it to that.
+    fn counting(self, sharing: SharingMode) -> Option<Alike> {
+        self.alike.filter(|_| self.is_capped(sharing))
+    }
+
+    /// Whether nothing is known, not even of jobs that are like it.
+    pub(crate) const fn is_unknown(self) -> bool {
+        self.alike.is_none()
+    }
+
+    /// As if no job like it were known that takes less than most commands.
+    pub(crate) fn unknown(self) -> Self {
+        let more = |alike: &Alike| self.usual.is_some_and(|usual| alike.memory() > usual);
+        Self { alike: self.alike.filter(more), ..self }
+    }
+
+    /// Without so much free it waits.
+    pub(crate) fn least_on(self, memory: MiB, sharing: SharingMode) -> MiB {
+        let unknown = unknown_need(memory);
+        let alike = self.counting(sharing).map(Alike::memory);
+        let enough = alike.or(self.usual).map_or(unknown, |enough| enough.min(unknown));
+        enough.max(self.held)
+    }
+
+    /// What it gets of so much that is free: all of it where nothing limits it, until its memory has settled.
+    pub(crate) fn part(self, free: MiB, memory: MiB, sharing: SharingMode) -> MiB {
+        if !self.is_capped(sharing) {
+            return free;
+        }
+        // Never all of a large GPU: another may come while its memory settles.
+        let most = MiB(free.0 / self.among).min(memory.percent(50));
+        most.max(self.least_on(memory, sharing)).min(free)
+    }
+}
