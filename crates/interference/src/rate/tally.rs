@@ -139,6 +139,13 @@ struct Mark {
     live_s: f64,
 }
 
+/// What a stream did in some time.
+#[derive(Debug, Clone, Copy, Default)]
+struct Since {
+    done: f64,
+    live_s: f64,
+}
+
 /// Where a count stood before it fell.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Fallen {
@@ -363,17 +370,22 @@ impl Tally {
 
     /// Whether `other` takes the place of `own` as the count of the task's work: that is gone for good, or it is at its end and the other
     /// has gone on since for longer than its last pass took. Bars of evaluation come between those of training, and are
-    /// shorter; what was a preparation does not begin anew. One that came before that end, and took less time in all, does not: what makes
-    /// it longer now are neighbours.
+    /// shorter; what was a preparation does not begin anew. Neighbours may make one longer than that, so one that came before, and took
+    /// less time in all, must have gone on for twice as long as both, or for more than one pass.
     fn is_superseded(&self, own: &Rate, other: &Rate, now_s: f64) -> bool {
         let of = |count| self.streams.iter().filter(move |s| s.is(count));
         let Some(last) = of(own).max_by(|a, b| a.seen_s.total_cmp(&b.seen_s)) else { return true };
-        let live_s = of(own).map(|s| s.live_since_s(f64::NEG_INFINITY)).fold(0.0, f64::max);
-        let others_s = |at_s: f64| of(other).map(|s| s.live_since_s(at_s)).sum::<f64>();
+        let live_s = of(own).map(|s| s.since(f64::NEG_INFINITY).live_s).fold(0.0, f64::max);
+        let others_s = |at_s: f64| of(other).map(|s| s.since(at_s).live_s).sum::<f64>();
         let takes_over = |end: &Mark| {
             let since_s = others_s(end.at_s);
             let before_s = others_s(f64::NEG_INFINITY) - since_s;
-            since_s > last.pass_s() && !(before_s > 0.0 && before_s < live_s)
+            let needs_s = if before_s > 0.0 && before_s < live_s {
+                2.0 * last.pass_s().max(before_s)
+            } else {
+                last.pass_s()
+            };
+            since_s > needs_s || of(other).any(|s| s.is_in_second_pass_since(end.at_s))
         };
         let end = last.marks.back().filter(|_| last.is_over());
         now_s - last.seen_s > live_s.max(GONE_S) || end.is_some_and(takes_over)
@@ -503,10 +515,16 @@ impl Stream {
         count.counts_like(&self.rate(0.0))
     }
 
-    /// Time in which it went on after this one, without new starts and asides, seconds.
-    fn live_since_s(&self, at_s: f64) -> f64 {
+    /// Work that it did after this time, and time that it went on, without new starts and asides, seconds.
+    fn since(&self, at_s: f64) -> Since {
         let before = self.marks.partition_point(|mark| mark.at_s <= at_s).saturating_sub(1);
-        self.marks.get(before).zip(self.marks.back()).map_or(0.0, |(a, b)| b.live_s - a.live_s)
+        let ends = self.marks.get(before).zip(self.marks.back());
+        ends.map_or(Since::default(), |(a, b)| Since { done: b.done - a.done, live_s: b.live_s - a.live_s })
+    }
+
+    /// Whether it has counted more after this time than there is in one pass.
+    fn is_in_second_pass_since(&self, at_s: f64) -> bool {
+        self.total.is_some_and(|total| self.since(at_s).done > total)
     }
 
     /// How long it went on since it last started anew, seconds.

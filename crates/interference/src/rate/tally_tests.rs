@@ -97,6 +97,34 @@ fn an_evaluation_that_is_slowed_down_does_not_become_the_work() {
 }
 
 #[test]
+fn a_stage_that_was_tried_before_becomes_the_work() {
+    // Two stages are tried for 15 s and for 10 s, and then run: of the first 150 steps, of the second 5,000, or passes of 50.
+    let run = |steps: i32, of: i32, passes: i32| {
+        let mut lines = Vec::new();
+        let mut pass = |from: f64, steps: i32, of: i32| {
+            let at = |step| from + f64::from(step) * 0.2;
+            lines.extend((0..=steps).map(|step| (at(step), format!(" 5%|# | {step}/{of} [00:01<00:04]\r"))));
+        };
+        pass(0.0, 75, 75);
+        pass(15.0, 50, of);
+        pass(25.0, 75, 75);
+        for again in 0..passes {
+            pass(40.0 + 10.0 * f64::from(again), steps, of);
+        }
+        let tally = told(&lines.iter().map(|(at, line)| (*at, line.as_str())).collect::<Vec<_>>());
+        let own = tally.best(0.0, 15.0).unwrap().rate;
+        let becomes = |to| {
+            let lines: Vec<_> = lines.iter().filter(|(at, _)| *at <= to).collect();
+            let tally = told(&lines.iter().map(|(at, line)| (*at, line.as_str())).collect::<Vec<_>>());
+            tally.best_between(to - 8.0, to, f64::INFINITY, Some(&own)).unwrap().is_work
+        };
+        (50..120).step_by(5).map(f64::from).find(|to| becomes(*to))
+    };
+    assert_eq!(run(400, 5000, 1), Some(75.0));
+    assert_eq!(run(50, 50, 8), Some(55.0));
+}
+
+#[test]
 fn epochs_serve_where_nothing_finer_is_printed() {
     let tally =
         told(&[(0.0, "Epoch 1/10\n"), (5.0, "Epoch 2/10\n"), (10.0, "Epoch 3/10\n"), (15.0, "Epoch 4/10\n")]);
