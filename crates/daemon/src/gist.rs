@@ -8,7 +8,7 @@ use carma_api::wire::{EstimateView, SubmitRequest};
 use carma_core::model::{Estimator, JobId};
 use carma_core::state::State;
 use carma_core::units::MiB;
-use carma_memory::history::{Facts, SETTINGS, Signature, doing};
+use carma_memory::history::{Facts, SETTINGS, Signature, doing, names_its_program};
 use carma_memory::{Estimate, Parts, Tier};
 use carma_run_time::Class;
 use fnv::FnvHasher;
@@ -36,6 +36,8 @@ pub struct Gist {
     pub(crate) class: Class,
     /// What the core knows the command by.
     pub(crate) command_key: u64,
+    /// What it knows the program by; `None`: the command does not name it.
+    pub(crate) program_key: Option<u64>,
     /// What the client sent of its memory. Texts are no more than it sent, so limits on submissions bound them, too.
     pub(crate) estimates: Vec<Estimate>,
     /// Of which GPU those are a share that are one, by source, MiB.
@@ -67,6 +69,7 @@ impl Gist {
             signature,
             class,
             command_key: command_key(request, uid),
+            program_key: names_its_program(&request.command).then(|| program_key(request, &class)),
             sent: estimates.iter().filter_map(number).collect(),
             estimates,
             shares,
@@ -190,7 +193,18 @@ fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
         hash.write(part.as_bytes());
         hash.write(&[0]);
     }
-    // On several GPUs it does something else to each. What is stored of commands on one keeps its key.
+    on_gpus(hash, request)
+}
+
+/// FNV-1a over the program of a user and the directory, as run times know it.
+fn program_key(request: &SubmitRequest, class: &Class) -> u64 {
+    let mut hash = FnvHasher::default();
+    hash.write(&class.program.to_le_bytes());
+    on_gpus(hash, request)
+}
+
+/// On several GPUs a command does something else to each. What is stored of commands on one keeps its key.
+fn on_gpus(mut hash: FnvHasher, request: &SubmitRequest) -> u64 {
     if let Some(gpus) = request.gpus.filter(|gpus| *gpus > 1) {
         hash.write(&gpus.to_le_bytes());
     }
@@ -209,6 +223,12 @@ mod tests {
         };
         assert_eq!(key(None), key(Some(1)));
         assert!(key(Some(2)) != key(Some(1)) && key(Some(2)) != key(Some(4)));
+        let program = |gpus| {
+            let command = ["python", "t.py"].map(str::to_owned).to_vec();
+            Gist::of(&SubmitRequest { command, cwd: "/".into(), gpus, ..Default::default() }, 7).program_key
+        };
+        assert_eq!(program(None), program(Some(1)));
+        assert_ne!(program(None), program(Some(2)));
         // It is stored.
         assert_eq!(key(None), 0x5194_9bca_3b6c_1252);
     }

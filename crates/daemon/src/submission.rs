@@ -210,7 +210,7 @@ pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, gist: &Gis
         user: User { operator: false, ..user },
         name: name.into(),
         command_key: gist.command_key,
-        program_key: Some(gist.class.program),
+        program_key: gist.program_key,
         request: Request {
             gpus: request.gpus.unwrap_or(1),
             exclusive: request.exclusive,

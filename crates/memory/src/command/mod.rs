@@ -113,6 +113,14 @@ impl Command {
         module_of(words).or_else(|| words.iter().map(String::as_str).find(|word| is_script(word)))
     }
 
+    /// Whether it runs a program by its path that is neither the system's nor runs what its words say.
+    pub(crate) fn is_own_program(&self) -> bool {
+        let by_path =
+            |word: &&String| word.contains('/') && !SYSTEM.iter().any(|folder| word.starts_with(folder));
+        let runs_words = |word: &String| stem(word).starts_with("python") || started::is_shell(word);
+        self.launched().first().filter(by_path).is_some_and(|word| !runs_words(word))
+    }
+
     /// Where the words of what a launcher starts begin; 0 where it is none.
     fn inner(&self) -> usize {
         launcher::launcher(self).map_or(0, |launcher| launcher::inner(self, launcher))
@@ -226,6 +234,8 @@ impl Command {
     }
 }
 
+/// Where programs of the system lie.
+const SYSTEM: &[&str] = &["/bin/", "/sbin/", "/usr/"];
 /// Modules of Python's own that run a script.
 const RUNNERS: &[&str] = &["cProfile", "pdb", "profile", "runpy", "trace"];
 

@@ -348,7 +348,7 @@ fn flat(words: &[String]) -> Vec<String> {
     words.map(|word| word.trim_matches(['\'', '"']).to_owned()).collect()
 }
 
-fn is_shell(word: &str) -> bool {
+pub(super) fn is_shell(word: &str) -> bool {
     matches!(stem(word), "sh" | "bash" | "dash" | "zsh")
 }
 

@@ -264,6 +264,15 @@ fn script(command: &[String]) -> String {
     command.script(is_script).map_or_else(|| program.to_owned(), |script| format!("{program} {script}"))
 }
 
+/// Whether a command says which program of the user's it runs: a script, a module, or a program by its path that is not one of the system's.
+/// What runs another's words (`python -c`, `docker run`, `make`) may do anything under one name. Of a line for a shell only scripts and
+/// modules are found.
+#[must_use]
+pub fn names_its_program(command: &[String]) -> bool {
+    let command = Command::new(command, &BTreeMap::new());
+    command.script(is_script).is_some() || command.is_own_program()
+}
+
 /// Files of a command that may configure what it does, in their order, scripts among them: what they say belongs to the task. Not among
 /// them: what is named as a place of output.
 #[must_use]
@@ -646,6 +655,35 @@ mod tests {
         }
         let command = ["/bin/sh", "-c", "cd x && python t.py -m a"].map(str::to_owned);
         assert_eq!(Signature::of(&Facts { command: &command, ..Facts::default() }).script, "python t.py");
+    }
+
+    #[test]
+    fn a_program_is_named_by_what_runs_and_not_by_what_runs_it() {
+        let names = |line: &str| names_its_program(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for line in [
+            "python a.py",
+            "python -m pkg.a",
+            "torchrun a.py",
+            "bash run.sh",
+            "nice ./train 3",
+            "/home/a/train",
+        ] {
+            assert!(names(line), "{line}");
+        }
+        for line in [
+            "python -c pass",
+            "venv/bin/python3 -c pass",
+            "bash -c a",
+            "make b",
+            "docker run x",
+            "/usr/bin/make b",
+            "./bash -c a",
+            "",
+        ] {
+            assert!(!names(line), "{line}");
+        }
+        let shell = ["/bin/sh", "-c", "cd x && python a.py --lr 1"].map(str::to_owned);
+        assert!(names_its_program(&shell));
     }
 
     #[test]
