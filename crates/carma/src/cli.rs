@@ -500,7 +500,7 @@ pub(crate) struct MoveArgs {
     /// Number of the job
     #[arg(value_name = "JOB")]
     pub(crate) job: u64,
-    /// Index of the GPU in `carma gpus` [default: the first of the same type that has room]
+    /// Index of the GPU in `carma gpus` [default: of those of the same type that have room an idle one, else the one with the fewest jobs]
     #[arg(value_name = "GPU")]
     pub(crate) gpu: Option<u32>,
 }

@@ -36,6 +36,7 @@ use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitR
 use carma_core::input::{Action, Input, Observation, Rejected};
 use carma_core::ledger::Gpu;
 use carma_core::model::{Estimator, Exit, GpuId, Job, JobId, Phase, SharingMode, SuspendStep};
+use carma_core::plan::{bars_move, best_move};
 use carma_core::state::State;
 use carma_core::units::{MiB, Millis};
 use carma_core::windows::Metric;
@@ -826,22 +827,15 @@ impl Engine {
         let Some((job, placement)) = self.state.job(id).and_then(|job| Some((job, job.placement()?))) else {
             return Ok(wanted.unwrap_or(GpuId(0)));
         };
-        let bars = |to: GpuId| carma_core::plan::bars_move(&self.state, now, job, to);
         if let Some(to) = wanted {
             let there = placement.gpus.contains(&to) && !job.is_off();
-            return match bars(to).filter(|_| !there) {
+            return match bars_move(&self.state, now, job, to).filter(|_| !there) {
                 Some(reason) => conflict(format!("job {id} cannot move: {reason}")),
                 None => Ok(to),
             };
         }
-        let like = |gpu: &Gpu| {
-            let on = placement.gpus.first().and_then(|on| self.state.gpu(*on));
-            on.is_some_and(|on| (&on.info.name, on.info.memory) == (&gpu.info.name, gpu.info.memory))
-        };
-        let all = (0..).map(GpuId).zip(self.state.gpus());
-        let mut others = all.filter(|(to, gpu)| gpu.present && !placement.gpus.contains(to) && like(gpu));
-        match others.find(|(to, _)| bars(*to).is_none()) {
-            Some((to, _)) => Ok(to),
+        match best_move(&self.state, now, job) {
+            Some(to) => Ok(to),
             None => conflict(format!("job {id} cannot move: no other GPU of its type has room for it")),
         }
     }

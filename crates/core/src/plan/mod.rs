@@ -21,7 +21,7 @@ mod sooner;
 mod want;
 
 pub use answers::{Answer, answers};
-pub use resume::bars_move;
+pub use resume::{bars_move, best_move};
 pub use sooner::sooner;
 
 use crate::explain::Reason;

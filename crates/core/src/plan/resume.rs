@@ -6,14 +6,17 @@
 use super::gpus::Places;
 use super::limits::Takes;
 use super::search::Slots;
+use super::slot::Slot;
 use super::want::Want;
 use super::{Detail, Plan, room};
 use crate::explain::{NoGpu, Reason};
 use crate::input::Action;
 use crate::ledger::{Reservation, Tenant};
 use crate::model::{GpuId, Job, JobId, Placement, SuspendStep, Suspension};
+use crate::reading::GpuInfo;
 use crate::state::{State, aside};
 use crate::units::{MiB, Millis};
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// Jobs that are to leave their GPUs.
@@ -137,8 +140,26 @@ pub fn bars_move(state: &State, now: Millis, job: &Job, to: GpuId) -> Option<Rea
     let now = now.max(state.now());
     let mut as_if = as_if_off(state, job)?;
     as_if.home = vec![to];
+    find(&mut with_arrivals(state, now, job), state, job, &as_if, now).err().map(|reason| *reason)
+}
+
+/// The GPU that a job had best move to of those that it could now: an idle one, else the one with the fewest jobs, of these the one with
+/// the most memory free.
+#[must_use]
+pub fn best_move(state: &State, now: Millis, job: &Job) -> Option<GpuId> {
+    let on = &job.placement()?.gpus;
+    let from = &state.gpu(*on.first()?)?.info;
+    let arrived = with_arrivals(state, now.max(state.now()), job);
+    let is_like = |info: &GpuInfo| (&info.name, info.memory) == (&from.name, from.memory);
+    let mut others: Vec<&Slot<'_>> =
+        arrived.slots.iter().filter(|slot| !on.contains(&slot.id) && is_like(&slot.gpu.info)).collect();
+    others.sort_by_key(|slot| (!slot.idle, slot.tenants, Reverse(slot.free), slot.id));
+    others.into_iter().map(|slot| slot.id).find(|to| bars_move(state, now, job, *to).is_none())
+}
+
+/// All GPUs, as if those that are on their way to another one were there, but for this job.
+fn with_arrivals<'a>(state: &'a State, now: Millis, job: &Job) -> Slots<'a> {
     let mut slots = Slots::new(state, now);
-    // Others that are on their way to a GPU will be there.
     for (other, gpu) in on_the_way(state).filter(|(other, _)| *other != job.spec.id) {
         let Some(other) = state.job(other) else { continue };
         let Some(suspension) = as_if_off(state, other) else { continue };
@@ -149,7 +170,7 @@ pub fn bars_move(state: &State, now: Millis, job: &Job, to: GpuId) -> Option<Rea
             .filter(|slot| slot.id == gpu)
             .for_each(|slot| slot.take(want.job, &want, None));
     }
-    find(&mut slots, state, job, &as_if, now).err().map(|reason| *reason)
+    slots
 }
 
 /// The GPU that a job comes back to: where it is to move, if that has room, else where it was. Else why it waits; its GPU

@@ -33,6 +33,7 @@
 //! cancel|hold|release|requeue|suspend|unsuspend ID by=USER
 //! move ID GPU by=USER
 //! can-move ID GPU              prints what bars it
+//! best-move ID                 prints the GPU that it had best move to
 //! suspended ID [host=9G]       it has left its GPUs
 //! resumed ID                   it runs again
 //! suspend-fails ID why="..." [stuck]
@@ -54,7 +55,7 @@ use carma_core::model::{
     HostUse, Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, RunTime, RunsOf,
     SharingMode, User,
 };
-use carma_core::plan::{answers, bars_move, evaluate, plan, sooner};
+use carma_core::plan::{answers, bars_move, best_move, evaluate, plan, sooner};
 use carma_core::policy::{Allowance, Options, Order, RecoveryMethod, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
 use carma_core::slowdown::{Class, Company, Outlook, Pace, questions};
@@ -464,6 +465,14 @@ impl Stage {
                 match bars_move(&self.state, self.clock, mover, to) {
                     None => self.say(format!("job {job} could move to GPU {}", to.0)),
                     Some(reason) => self.say(format!("job {job} could not move to GPU {}: {reason}", to.0)),
+                }
+            }
+            "best-move" => {
+                let job = words.job()?;
+                let mover = self.state.job(job).ok_or("there is no such job")?;
+                match best_move(&self.state, self.clock, mover) {
+                    Some(to) => self.say(format!("job {job} had best move to GPU {}", to.0)),
+                    None => self.say(format!("job {job} could move to no GPU")),
                 }
             }
             "suspended" => {
