@@ -362,6 +362,9 @@ impl Engine {
             let patience = self.parts.watchdog.patience().map_or(patience, |ping| patience.min(ping));
             if self.turn(patience) {
                 self.batch.slowdowns.extend(self.parts.slowdowns.last_changes());
+                // The counter of a virtual GPU begins anew, and so does a real one's where the machine does.
+                let used = (0..).map(GpuId).zip(self.state.gpus()).filter(|(_, gpu)| !gpu.tenants.is_empty());
+                self.meter(&used.map(|(id, _)| id).collect::<Vec<_>>());
                 self.turn_end();
                 if let Err(e) = self.parts.journal.snapshot(&self.state) {
                     tracing::warn!("{e}; the next start replays what came since the last snapshot");

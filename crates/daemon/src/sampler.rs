@@ -123,7 +123,7 @@ impl Board {
     }
 
     /// Publishes looks that answer what was asked up to a number; `notable`: they differ from the last.
-    fn publish(&self, looks: Arc<Vec<Look>>, asked: u64, notable: bool) {
+    pub(crate) fn publish(&self, looks: Arc<Vec<Look>>, asked: u64, notable: bool) {
         if notable {
             let mut untaken = lock(&self.untaken);
             if untaken.len() >= UNTAKEN {

@@ -10,7 +10,7 @@ use carma_core::explain::Reason;
 use carma_core::model::{
     ExitStatus, Forecasts, NewJob, Placement, ProcessRef, Profile, Request, RunsOf, SharingMode, User,
 };
-use carma_core::reading::{GpuInfo, GpuKind, Health};
+use carma_core::reading::{GpuInfo, GpuKind, GpuReading, Health};
 use carma_core::windows::WindowSummary;
 use carma_gpu::mps::{Mps, MpsOptions};
 use tempfile::TempDir;
@@ -471,6 +471,29 @@ fn what_ended_while_no_daemon_ran_ended_then() {
     assert!((60..65).contains(&ran[0]) && (30..35).contains(&ran[1]) && ran[2] >= 3600, "{ran:?}");
     let held = account.held.0 / 1000;
     assert!((3690..3700).contains(&held), "{held}");
+}
+
+#[test]
+fn what_counters_said_last_is_kept_when_the_daemon_stops() {
+    let mut machine = Machine::new();
+    machine.runs(0, MiB::gib(4));
+    let told = |seconds, mj| {
+        let mut seen = machine.engine.state.gpu(GpuId(0)).unwrap().seen.clone().unwrap();
+        (seen.at, seen.energy_mj) = (seen.at + Millis::secs(seconds), Some(mj));
+        let reading = GpuReading { energy_mj: Some(mj), ..GpuReading::empty("GPU-0".into(), Health::Ok) };
+        Arc::new(vec![Look { seen, reading }])
+    };
+    // All else stays, so that the second one is no news.
+    let looks = [told(1, 1000), told(2, 1700)];
+    for look in looks {
+        machine.engine.parts.clock = Clock::start(look[0].seen.at, 1);
+        machine.engine.parts.board.publish(look, 0, true);
+        machine.engine.refresh(false);
+    }
+    let counter = |state: &State| state.gpu(GpuId(0)).unwrap().seen.as_ref().unwrap().energy_mj;
+    assert_eq!(counter(&machine.engine.state), Some(1000));
+    let (state, _dir) = machine.stops();
+    assert_eq!(counter(&state), Some(1700));
 }
 
 #[test]
