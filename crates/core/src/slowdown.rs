@@ -43,8 +43,14 @@ pub(crate) fn was_parted(job: &Job) -> bool {
 }
 
 /// Whether a tenant has a limit.
-pub(crate) fn is_limited(state: &State, gpu: &Gpu) -> bool {
-    gpu.tenants.iter().any(|t| state.job(t.job).is_some_and(|job| limit(state, job).is_some()))
+fn is_limited(state: &State, gpu: &Gpu) -> bool {
+    limited_tenant(state, gpu).is_some()
+}
+
+/// A tenant that has a limit.
+pub(crate) fn limited_tenant(state: &State, gpu: &Gpu) -> Option<JobId> {
+    let limited = |job: &JobId| state.job(*job).is_some_and(|job| limit(state, job).is_some());
+    gpu.tenants.iter().map(|tenant| tenant.job).find(limited)
 }
 
 /// Percentages of the SMs' threads that a job without a limit of its own is tried with under MPS, where limits of those who are

@@ -84,10 +84,11 @@ fn predictions_and_reservations_are_written_as_they_were() {
     assert_eq!(serde_json::to_string(&input).unwrap(), r#"{"foreseen":[]}"#);
     assert_eq!(serde_json::from_str::<Input>(written).unwrap(), input);
 
-    let refusal = Refusal::Unpredicted { job: Some(JobId(7)) };
+    let refusal = Refusal::Unpredicted { job: Some(JobId(7)), limited: None };
     let written = r#"{"unforeseen":{"job":7}}"#;
     assert_eq!(serde_json::to_string(&refusal).unwrap(), written);
     assert_eq!(serde_json::from_str::<Refusal>(written).unwrap(), refusal);
+    assert_eq!(refusal.to_string(), "a job limits its slowdown, and job 7 has not been seen alone yet");
 
     let written = concat!(
         r#"{"job":1,"promise":{"memory":1024},"forecast":1024,"exclusive":false,"observed":null,"peak":null,"#,

@@ -77,7 +77,7 @@ impl Refusal {
             | Self::Slice
             | Self::Uncontrolled
             | Self::Bad
-            | Self::Unpredicted { job: None }
+            | Self::Unpredicted { job: None, limited: _ }
             | Self::Unprofiled { job: None }
             | Self::Stale { age: None }
             | Self::Gate(GateVerdict::Open) => cause.to_owned(),
@@ -111,7 +111,7 @@ impl Refusal {
             Self::Slowdown { job, expected: _, upper, limit } => {
                 format!("job {job} slower by up to {upper}, limit {limit}")
             }
-            Self::Unpredicted { job: Some(job) } | Self::Unprofiled { job: Some(job) } => {
+            Self::Unpredicted { job: Some(job), limited: _ } | Self::Unprofiled { job: Some(job) } => {
                 format!("job {job} not known well enough")
             }
             Self::Apart { job } => format!("kept apart from job {job}"),

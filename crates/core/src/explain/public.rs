@@ -136,7 +136,7 @@ impl Refusal {
             | Self::Full { most: _ }
             | Self::Pack { rule: _, load: _, newcomer: _ }
             | Self::Slowdown { job: _, expected: _, upper: _, limit: _ }
-            | Self::Unpredicted { job: _ }
+            | Self::Unpredicted { job: _, limited: _ }
             | Self::Unprofiled { job: _ }
             | Self::Uncontrolled
             | Self::Apart { job: _ }

@@ -146,6 +146,9 @@ pub enum Refusal {
     Unpredicted {
         /// The job of which too little is known; `None`: the forecast is not there yet.
         job: Option<JobId>,
+        /// Whose limit. Journals from before carma kept it do not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limited: Option<JobId>,
     },
     /// The policy puts jobs together by what they are predicted to get done.
     Unprofiled {
@@ -319,11 +322,16 @@ impl fmt::Display for Refusal {
             Self::Slowdown { job, expected, upper, limit } => {
                 write!(f, "job {job} would go slower by {expected} (up to {upper}); its limit is {limit}")
             }
-            Self::Unpredicted { job: Some(job) } => {
-                write!(f, "a job there limits its slowdown, and job {job} has not been seen alone yet")
-            }
-            Self::Unpredicted { job: None } => {
-                f.write_str("a job limits its slowdown, and none is predicted yet")
+            Self::Unpredicted { job, limited } => {
+                match limited {
+                    Some(limited) => write!(f, "job {limited} limits its slowdown, and ")?,
+                    None => f.write_str("a job limits its slowdown, and ")?,
+                }
+                match job {
+                    Some(job) if *limited == Some(*job) => f.write_str("has not been seen alone yet"),
+                    Some(job) => write!(f, "job {job} has not been seen alone yet"),
+                    None => f.write_str("none is predicted yet"),
+                }
             }
             Self::Unprofiled { job: Some(job) } => {
                 write!(

@@ -36,7 +36,7 @@ fn all() -> Vec<Reason> {
         Refusal::Full { most: 1 },
         Refusal::Pack { rule: Pack::Any, load: None, newcomer: None },
         Refusal::Slowdown { job, expected: Fraction(1), upper: Fraction(2), limit: Fraction(3) },
-        Refusal::Unpredicted { job: None },
+        Refusal::Unpredicted { job: None, limited: None },
         Refusal::Unprofiled { job: None },
         Refusal::Uncontrolled,
         Refusal::Apart { job },

@@ -69,7 +69,7 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
             || want.narrower().map(|want| answer(slot, &want, &slots)).find(|a| a.refusal.is_none());
         let full = answer(slot, &want, &slots);
         // With fewer threads it may do where it would not with all.
-        let try_fewer = full.refusal.is_some() && slot.limited;
+        let try_fewer = full.refusal.is_some() && slot.limited.is_some();
         try_fewer.then(narrower).flatten().unwrap_or(full)
     };
     slots.slots.iter().map(answer).collect()

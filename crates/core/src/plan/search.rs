@@ -44,7 +44,7 @@ impl<'a> Slots<'a> {
         let mut sizes: Vec<MiB> = slots.iter().map(|s| s.gpu.info.memory).collect();
         sizes.sort_unstable();
         sizes.dedup();
-        let limited = slots.iter().any(|slot| slot.limited);
+        let limited = slots.iter().any(|slot| slot.limited.is_some());
         let wanted = limited || options.max_slowdown.is_some() || state.queue().any_limited();
         if wanted || options.policy.goes_by_predictions() {
             slots.iter_mut().for_each(Slot::look_beside);
@@ -98,7 +98,8 @@ impl<'a> Slots<'a> {
         // What a lower need might find is remembered of a search in vain: of GPUs without room nothing else is asked, which
         // costs more.
         let (mut fitting, mut full) = (Vec::new(), Vec::new());
-        for (i, slot) in self.slots.iter().enumerate().filter(|(_, s)| !want.narrowed || s.limited) {
+        for (i, slot) in self.slots.iter().enumerate().filter(|(_, s)| !want.narrowed || s.limited.is_some())
+        {
             match slot.bars_shared(want) {
                 None => fitting.push(i),
                 Some(Bar::Memory) if want.blind.is_none() => full.push(i),

@@ -11,7 +11,7 @@ use crate::model::{GpuId, JobId, SharingMode};
 use crate::policy::{GateVerdict, Options, Order, Pack, Progress};
 use crate::progress::{Outlook, Pace, Predicted, least_progress, slowdown};
 use crate::reading::Health;
-use crate::slowdown::{is_limited, kept_apart, limit, was_parted};
+use crate::slowdown::{kept_apart, limit, limited_tenant, was_parted};
 use crate::state::{Course, Server, Startup, State};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
@@ -31,10 +31,18 @@ pub(crate) enum Objection {
         /// The limit.
         limit: Fraction,
     },
-    /// Nothing can be predicted because this job is not known well enough.
-    Unknown(JobId),
-    /// Nothing is predicted yet.
-    NotYet,
+    /// A job has a limit, and nothing can be predicted because one is not known well enough.
+    Unknown {
+        /// The job that is not known well enough.
+        job: JobId,
+        /// The job whose limit it is.
+        limited: JobId,
+    },
+    /// A job has a limit, and nothing is predicted yet.
+    NotYet {
+        /// The job whose limit it is.
+        limited: JobId,
+    },
     /// Processes that are not ours are there: their effect cannot be predicted.
     Foreign,
     /// They were together before, and one of them had to be evicted.
@@ -118,8 +126,8 @@ pub(super) struct Slot<'a> {
     most_jobs: Option<u32>,
     now: Millis,
     state: &'a State,
-    /// A tenant has a limit of slowdown.
-    pub(super) limited: bool,
+    /// A tenant that has a limit of slowdown.
+    pub(super) limited: Option<JobId>,
     /// A tenant was parted from another before.
     parted: bool,
     /// Who is there, where predictions count.
@@ -153,7 +161,7 @@ impl<'a> Slot<'a> {
             most_jobs: options.policy.most_jobs,
             now,
             state,
-            limited: is_limited(state, gpu),
+            limited: limited_tenant(state, gpu),
             parted: gpu.tenants.iter().any(|t| state.job(t.job).is_some_and(was_parted)),
             beside: None,
             held: None,
@@ -276,12 +284,12 @@ impl<'a> Slot<'a> {
             return Some(Bar::Full(most));
         }
         if want.limited && off.is_none() && self.tenants > 0 {
-            return Some(Bar::Slowdown(Objection::NotYet));
+            return Some(Bar::Slowdown(Objection::NotYet { limited: want.job }));
         }
         let came = |t: &&Tenant| off.is_none_or(|off| t.placed > off);
         let limited = |t: &&Tenant| self.state.job(t.job).is_some_and(|job| limit(self.state, job).is_some());
         let newcomer = self.gpu.tenants.iter().filter(came).find(limited);
-        newcomer.map(|tenant| Bar::Slowdown(Objection::Unknown(tenant.job)))
+        newcomer.map(|tenant| Bar::Slowdown(Objection::NotYet { limited: tenant.job }))
     }
 
     /// Memory that must be free here for the job, guard included; `None`: no amount is asked for.
@@ -323,8 +331,8 @@ impl<'a> Slot<'a> {
     /// Why predictions or earlier experience keep a job off this one.
     fn objection(&self, want: &Want) -> Option<Objection> {
         let policy = &self.state.options().policy;
-        let limited = self.limited || want.limited;
-        if !want.particular && !limited && !policy.goes_by_predictions() {
+        let limited = if want.limited { Some(want.job) } else { self.limited };
+        if !want.particular && limited.is_none() && !policy.goes_by_predictions() {
             return None;
         }
         if (want.particular || self.parted)
@@ -339,11 +347,13 @@ impl<'a> Slot<'a> {
             return None;
         }
         let by_throughput = policy.order == Order::Throughput;
-        if !limited && !by_throughput && policy.progress.is_none() {
+        if limited.is_none() && !by_throughput && policy.progress.is_none() {
             return None;
         }
         let Some((beside, outlook)) = self.outlook_now(want) else {
-            return Some(if limited { Objection::NotYet } else { Objection::Unprofiled(None) });
+            return Some(
+                limited.map_or(Objection::Unprofiled(None), |limited| Objection::NotYet { limited }),
+            );
         };
         let unknown = outlook.unknown.first().map(|class| beside.who(want.job, want.class, *class));
         if by_throughput && outlook.throughput.is_none() {
@@ -370,22 +380,26 @@ impl<'a> Slot<'a> {
                 return Some(Objection::Bad);
             }
         }
-        match unknown {
-            Some(unknown) if policy.progress.is_some() && !outlook.has_paces() => {
+        match (unknown, limited) {
+            (Some(unknown), _) if policy.progress.is_some() && !outlook.has_paces() => {
                 Some(Objection::Unprofiled(Some(unknown)))
             }
-            Some(unknown) if limited => Some(Objection::Unknown(unknown)),
-            _ if !limited => None,
-            _ => beside.predicted(want.job, outlook, Startup::default()).into_iter().find_map(|task| {
-                let limit = limit(self.state, self.state.job(task.job)?)?;
-                let Some(lower) = task.lower else { return Some(Objection::NotYet) };
-                (lower < least_progress(limit)).then(|| Objection::Exceeded {
-                    job: task.job,
-                    expected: slowdown(task.expected),
-                    upper: slowdown(lower),
-                    limit,
+            (_, None) => None,
+            (Some(job), Some(limited)) => Some(Objection::Unknown { job, limited }),
+            (None, Some(_)) => {
+                beside.predicted(want.job, outlook, Startup::default()).into_iter().find_map(|task| {
+                    let limit = limit(self.state, self.state.job(task.job)?)?;
+                    let Some(lower) = task.lower else {
+                        return Some(Objection::NotYet { limited: task.job });
+                    };
+                    (lower < least_progress(limit)).then(|| Objection::Exceeded {
+                        job: task.job,
+                        expected: slowdown(task.expected),
+                        upper: slowdown(lower),
+                        limit,
+                    })
                 })
-            }),
+            }
         }
     }
 
@@ -406,8 +420,10 @@ impl<'a> Slot<'a> {
 
     /// Whether only a prediction is missing for a job to join, as far as one can tell.
     pub(super) fn is_unpredicted(&self, want: &Want) -> bool {
-        let unpredicted = [Objection::NotYet, Objection::Unprofiled(None)];
-        matches!(self.bars_shared(want), Some(Bar::Slowdown(objection)) if unpredicted.contains(&objection))
+        matches!(
+            self.bars_shared(want),
+            Some(Bar::Slowdown(Objection::NotYet { .. } | Objection::Unprofiled(None)))
+        )
     }
 
     fn bars_mps(&self, want: &Want) -> Option<Bar> {
@@ -504,8 +520,10 @@ impl<'a> Slot<'a> {
                 Objection::Exceeded { job, expected, upper, limit } => {
                     Refusal::Slowdown { job, expected, upper, limit }
                 }
-                Objection::Unknown(job) => Refusal::Unpredicted { job: Some(job) },
-                Objection::NotYet => Refusal::Unpredicted { job: None },
+                Objection::Unknown { job, limited } => {
+                    Refusal::Unpredicted { job: Some(job), limited: Some(limited) }
+                }
+                Objection::NotYet { limited } => Refusal::Unpredicted { job: None, limited: Some(limited) },
                 Objection::Foreign => Refusal::Uncontrolled,
                 Objection::Apart(job) => Refusal::Apart { job },
                 Objection::Unprofiled(job) => Refusal::Unprofiled { job },
@@ -568,7 +586,7 @@ impl<'a> Slot<'a> {
         self.free = self.free.map(|free| free - memory.unwrap_or_default());
         self.idle = false;
         self.tenants += 1;
-        self.limited |= want.limited;
+        self.limited = self.limited.or(want.limited.then_some(job));
         self.load = self.load.zip(want.load).map(|(there, new)| there.saturating_add(new));
         self.added.push((job, memory));
         let server = self.server_for(want);
