@@ -99,8 +99,9 @@ impl Trials<'_> {
         if forecasts.estimates.iter().next().is_some() || computed.is_some_and(|c| c.basis.is_measured()) {
             return None;
         }
-        // What is computed is not argued down.
-        let least = computed.map_or(MiB::ZERO, |c| c.upper);
+        // What is computed is not argued down, nor what its command was seen to take.
+        let taken = self.state.taken_by(self.job.spec.command_key).max(self.job.least_capacity());
+        let least = computed.map_or(MiB::ZERO, |c| c.upper).max(taken);
         let most = forecasts.declared.or(computed.map(|c| c.upper)).unwrap_or(MiB(u64::MAX));
         let guard = match self.state.options().policy.memory {
             MemoryScreen::Forecast { guard, .. } => guard,

@@ -225,6 +225,15 @@ impl State {
         self.peaks.most()
     }
 
+    /// The most that jobs of a command are known to take on a GPU: those that run, and the latest that ran.
+    pub(crate) fn taken_by(&self, command: u64) -> MiB {
+        let tenants = self.gpus.iter().flat_map(|gpu| &gpu.tenants);
+        let is_its = |job: JobId| self.job(job).is_some_and(|job| job.spec.command_key == command);
+        let run = tenants.filter(|tenant| is_its(tenant.job)).filter_map(|tenant| tenant.peak);
+        let ran = self.ran_lately().filter(|peak| peak.command == command).map(|peak| peak.memory);
+        run.chain(ran).max().unwrap_or_default()
+    }
+
     /// What the latest commands took that ran.
     fn ran_lately(&self) -> impl Iterator<Item = &Peak> {
         self.peaks.iter()
