@@ -856,6 +856,9 @@ pub struct NeighbourView {
     /// What it keeps, as measured last, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_pct: Option<u32>,
+    /// That is an upper bound, as of [`JobView::progress_at_most`].
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub progress_at_most: bool,
     /// Its limit of slowdown, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_slowdown_pct: Option<u32>,

@@ -230,6 +230,7 @@ fn running(state: &State, job: &Job, placement: &Placement) -> RunningView {
                 memory_mib: tenant.observed.map(|m| m.0),
                 predicted_pct: tenant.pace.map(pct),
                 progress_pct: other.measured.map(|measured| pct(measured.progress)),
+                progress_at_most: other.measured.is_some_and(|measured| measured.at_most),
                 max_slowdown_pct: limit.map(pct),
             });
         }

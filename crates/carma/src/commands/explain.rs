@@ -314,9 +314,11 @@ fn beside(running: &RunningView, screen: &Screen) -> String {
             memory_mib,
             predicted_pct,
             progress_pct,
+            progress_at_most,
             max_slowdown_pct,
         } in &running.neighbours
         {
+            let bound = if *progress_at_most { "<=" } else { "" };
             table.row([
                 gpu.to_string(),
                 job.to_string(),
@@ -324,7 +326,7 @@ fn beside(running: &RunningView, screen: &Screen) -> String {
                 memory(*memory_reserved_mib),
                 memory(*memory_mib),
                 predicted_pct.map_or_else(dash, share),
-                progress_pct.map_or_else(dash, share),
+                progress_pct.map_or_else(dash, |pct| format!("{bound}{}", share(pct))),
                 max_slowdown_pct.map_or_else(dash, share),
             ]);
         }
@@ -559,6 +561,7 @@ mod tests {
                     memory_mib: Some(11_000),
                     predicted_pct: Some(90),
                     progress_pct: None,
+                    progress_at_most: false,
                     max_slowdown_pct: Some(130),
                 }],
                 foreign: 1,
@@ -595,6 +598,24 @@ mod tests {
           placed:  GPU 1 was idle; 8.0 GiB reserved
           verdict: out of GPU memory: culprit, it reached its own cap of 8.0 GiB;
                    retried with at least 10.0 GiB (retry 1 of 3)
+        ");
+    }
+
+    #[test]
+    fn an_upper_bound_of_a_neighbours_progress_is_no_measurement() {
+        let mut running = runs().running.unwrap();
+        (running.neighbours[0].progress_pct, running.neighbours[0].progress_at_most) = (Some(100), true);
+        running.neighbours.push(NeighbourView {
+            job: 6,
+            progress_at_most: false,
+            ..running.neighbours[0].clone()
+        });
+        insta::assert_snapshot!(beside(&running, &Screen::of_width(Some(80))), @r"
+        Beside it, and what each keeps of its speed:
+        GPU  JOB  USER  RESERVED    MEMORY  PREDICTED  MEASURED  LIMIT
+        0      5  bob   12.0 GiB  10.7 GiB       0.90    <=1.00   1.30
+        0      6  bob   12.0 GiB  10.7 GiB       0.90      1.00   1.30
+        1 process on its GPUs that carma did not start; `carma gpus` shows them.
         ");
     }
 
