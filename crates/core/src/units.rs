@@ -43,6 +43,18 @@ impl MiB {
         Self(self.0.saturating_sub(other.0))
     }
 
+    /// Whether this and another amount differ, and rounding hides it: they are then told exactly.
+    #[must_use]
+    pub fn only_looks_like(self, other: Self) -> bool {
+        self != other && self.to_string() == other.to_string()
+    }
+
+    /// As text; `exact`: in mebibytes, whatever its size.
+    #[must_use]
+    pub fn text(self, exact: bool) -> String {
+        if exact { format!("{} MiB", self.0) } else { self.to_string() }
+    }
+
     /// `percent` % of this, rounded down.
     #[must_use]
     pub const fn percent(self, percent: u64) -> Self {
@@ -199,6 +211,8 @@ mod tests {
     fn units_read_as_people_write_them() {
         assert_eq!(MiB(512).to_string(), "512 MiB");
         assert_eq!(MiB(12_595).to_string(), "12.3 GiB");
+        assert!(MiB(12_595).only_looks_like(MiB(12_600)) && !MiB(12_595).only_looks_like(MiB(12_595)));
+        assert_eq!(MiB(12_595).text(true), "12595 MiB");
         assert_eq!(Millis(850).to_string(), "850 ms");
         assert_eq!(Millis::secs(200).to_string(), "3 min 20 s");
         assert_eq!(Millis::secs(1800).to_string(), "30 min");

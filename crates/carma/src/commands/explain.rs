@@ -216,11 +216,16 @@ fn answers(gpus: &[GpuVerdict], screen: &Screen) -> String {
     let lines = if groups.len() <= TALL_ROWS { 2 } else { 1 };
     let mut table = Table::new(columns, screen).at_most_lines(lines);
     let dash = || "-".to_owned();
-    let memory = |mib: Option<u64>| mib.map_or_else(dash, |mib| MiB(mib).to_string());
+    let memory = |mib: Option<u64>, exact| mib.map_or_else(dash, |mib| MiB(mib).text(exact));
+    let free = |group: &[&GpuVerdict]| group.iter().filter_map(|verdict| verdict.free_mib).max();
+    let exact = |group: &[&GpuVerdict]| {
+        let both = free(group).zip(group[0].need_mib);
+        both.is_some_and(|(free, need)| MiB(free).only_looks_like(MiB(need)))
+    };
     for group in &groups {
-        let mut cells =
-            vec![ranges(group), jobs_on(group), memory(group.iter().filter_map(|v| v.free_mib).max())];
-        cells.extend((!one_need).then(|| memory(group[0].need_mib)));
+        let exact = exact(group);
+        let mut cells = vec![ranges(group), jobs_on(group), memory(free(group), exact)];
+        cells.extend((!one_need).then(|| memory(group[0].need_mib, exact)));
         if predicted {
             cells.extend(predictions(group));
         }
@@ -230,7 +235,8 @@ fn answers(gpus: &[GpuVerdict], screen: &Screen) -> String {
     }
     let need = first.need_mib.filter(|_| one_need);
     let mut notes: Vec<String> = Vec::new();
-    notes.extend(need.map(|mib| format!("it needs {} free", MiB(mib))));
+    let exact = groups.iter().any(|group| exact(group));
+    notes.extend(need.map(|mib| format!("it needs {} free", MiB(mib).text(exact))));
     notes.extend((groups.len() < gpus.len()).then(|| "best of each row".to_owned()));
     let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
     format!("\nWhat each GPU says to it now{notes}:\n{}", table.render())
@@ -509,6 +515,14 @@ mod tests {
         4          -        14.3 GiB  20.0 GiB  drained by root
         7          7        15.8 GiB  29.3 GiB  too little memory: job 3 12.0 GiB
         ");
+    }
+
+    #[test]
+    fn rounding_does_not_hide_what_is_missing() {
+        let mut gpus = [verdict(0, &[3], "too little memory: job 3 12.0 GiB", &[])];
+        (gpus[0].free_mib, gpus[0].need_mib) = (Some(20_470), Some(20_480));
+        let text = answers(&gpus, &Screen::of_width(Some(80)));
+        assert!(text.contains("(it needs 20480 MiB free)") && text.contains("  20470 MiB  "), "{text}");
     }
 
     #[test]

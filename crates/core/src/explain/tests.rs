@@ -283,3 +283,15 @@ fn what_falls_short_never_reads_like_what_is_asked_for() {
         "{whole}"
     );
 }
+
+#[test]
+fn rounding_does_not_hide_that_memory_is_missing() {
+    let text = |free| {
+        let refusals = vec![(0, Refusal::Memory { free: MiB(free), holders: vec![] })];
+        let detail = Arc::new(NoGpu { fitting: 0, refusals });
+        let (need, guard) = (Some(MiB(32_768)), MiB(512));
+        Reason::NoGpu { gpus: 1, need, guard, source: None, detail }.to_string()
+    };
+    assert_eq!(text(32_750), "GpuMemory(need 32256 MiB + 512 MiB guard; best is GPU 0 with 32750 MiB free)");
+    assert_eq!(text(32_700), "GpuMemory(need 31.5 GiB + 512 MiB guard; best is GPU 0 with 31.9 GiB free)");
+}

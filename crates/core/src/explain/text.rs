@@ -37,14 +37,14 @@ fn list(gpus: &[u32]) -> String {
     format!("GPU{} {}", if gpus.len() == 1 { "" } else { "s" }, numbers.join(", "))
 }
 
-/// "20.0 GiB (declared) + 2.0 GiB guard"; `total` includes the guard.
-fn amount(total: MiB, guard: MiB, source: Option<NeedSource>) -> String {
-    let mut text = (total - guard).to_string();
+/// "20.0 GiB (declared) + 2.0 GiB guard"; `total` includes the guard. `exact`: in mebibytes.
+fn amount(total: MiB, guard: MiB, source: Option<NeedSource>, exact: bool) -> String {
+    let mut text = (total - guard).text(exact);
     if let Some(source) = source {
         text.push_str(&format!(" ({source})"));
     }
     if guard > MiB::ZERO {
-        text.push_str(&format!(" + {guard} guard"));
+        text.push_str(&format!(" + {} guard", guard.text(exact)));
     }
     text
 }
@@ -67,7 +67,7 @@ fn count(n: u32, what: &str) -> String {
 fn no_gpu(
     f: &mut fmt::Formatter<'_>,
     gpus: u32,
-    need: impl FnOnce() -> Option<String>,
+    (need, guard, source): (Option<MiB>, MiB, Option<NeedSource>),
     detail: &NoGpu,
 ) -> fmt::Result {
     let all = detail.refusals.len() + detail.fitting as usize;
@@ -85,10 +85,11 @@ fn no_gpu(
         write!(f, "{} of {gpus} GPUs found; ", detail.fitting)?;
     }
     if let Refusal::Memory { free, holders: h } = refusal {
-        if let Some(need) = need() {
-            write!(f, "need {need}; ")?;
+        let exact = need.is_some_and(|need| need.only_looks_like(*free));
+        if let Some(need) = need {
+            write!(f, "need {}; ", amount(need, guard, source, exact))?;
         }
-        write!(f, "best is GPU {index} with {free} free")?;
+        write!(f, "best is GPU {index} with {} free", free.text(exact))?;
         return holders(f, h);
     }
     if detail.refusals.len() > 1 {
@@ -131,7 +132,7 @@ impl fmt::Display for Reason {
         match self {
             Self::PlacedIdle { gpus, need, source } => match need {
                 Some(need) => {
-                    let need = amount(*need, MiB::ZERO, *source);
+                    let need = amount(*need, MiB::ZERO, *source, false);
                     write!(f, "{} {} idle; {need} reserved", list(gpus), was(gpus))
                 }
                 None => write!(f, "{} {} idle", list(gpus), was(gpus)),
@@ -151,7 +152,7 @@ impl fmt::Display for Reason {
                 over,
                 threads,
             } => {
-                let reserved = need.map_or("nothing".into(), |m| amount(m, MiB::ZERO, *source));
+                let reserved = need.map_or("nothing".into(), |m| amount(m, MiB::ZERO, *source, false));
                 write!(
                     f,
                     "{} shared by {sharing}: {reserved} reserved of {free} free beside {}",
@@ -190,7 +191,7 @@ impl fmt::Display for Reason {
             }
             Self::NoGpu { gpus, need, guard, source, detail } => {
                 write!(f, "{}(", self.code())?;
-                no_gpu(f, *gpus, || need.map(|m| amount(m, *guard, *source)), detail)?;
+                no_gpu(f, *gpus, (*need, *guard, *source), detail)?;
                 f.write_str(")")
             }
             Self::Behind { job, overtaken_for: None } => {
