@@ -5,7 +5,7 @@ mod run;
 mod table;
 
 use super::Context;
-use super::usage::{Unit, energy};
+use super::usage::Unit;
 use crate::cli::ReportArgs;
 use carma_api::VERSION;
 use carma_api::record::RecordReply;
@@ -93,10 +93,12 @@ fn of_daemon(context: &Context, args: &ReportArgs) -> Outcome {
     }
     let run = run::recorded(&recorded);
     let (exclusive, more) = run::exclusive(&recorded, &run);
+    let unit = unit_of(&run, exclusive.as_ref());
     let notes: Vec<String> =
-        recorded.notes.iter().cloned().chain(remarks_of(&recorded, &run)).chain(more).collect();
+        recorded.notes.iter().cloned().chain(remarks_of(&recorded, &run, unit)).chain(more).collect();
     let Some(page) = &args.html else {
-        return put(args.output.as_deref(), &summary(&recorded, &run, exclusive.as_ref(), &notes, &screen));
+        let text = summary(&recorded, &run, exclusive.as_ref(), unit, &notes, &screen);
+        return put(args.output.as_deref(), &text);
     };
     let file = named(page.as_ref(), args, PAGE);
     let text = page_of(&recorded, run, exclusive, &notes, &screen);
@@ -148,8 +150,14 @@ fn gpus(of: &Recorded) -> String {
     kinds.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
 }
 
+/// One unit of energy for all rows and notes, so that they can be compared.
+fn unit_of(run: &RunResult, exclusive: Option<&RunResult>) -> Unit {
+    let energies = [Some(run), exclusive].into_iter().flatten().map(|run| run.summary.energy_j);
+    Unit::of(energies.filter(|energy| energy.is_finite()).fold(0.0, f64::max))
+}
+
 /// What a reader should know of what was recorded. Figures of GPUs are of the same rows and the same time as those of the run.
-fn remarks_of(of: &Recorded, run: &RunResult) -> Vec<String> {
+fn remarks_of(of: &Recorded, run: &RunResult, unit: Unit) -> Vec<String> {
     let mut remarks = Vec::new();
     let busy = run::busy(&of.jobs, of.span);
     let time = if busy == of.span {
@@ -194,8 +202,8 @@ fn remarks_of(of: &Recorded, run: &RunResult) -> Vec<String> {
         remarks.push(format!(
             "the energy counters of the GPUs went on by {} in {time}; the jobs that were there took {} over all of their \
              own time{unknown}. What was idle: carma usage",
-            energy(counted),
-            energy(jobs)
+            unit.text(counted),
+            unit.text(jobs)
         ));
     }
     remarks
@@ -230,6 +238,7 @@ fn summary(
     of: &Recorded,
     run: &RunResult,
     exclusive: Option<&RunResult>,
+    unit: Unit,
     notes: &[String],
     screen: &Screen,
 ) -> String {
@@ -265,11 +274,7 @@ fn summary(
         Right("JOBS/GPU"),
     ];
     let mut table = Table::new(columns, screen);
-    let runs = || [Some(run), exclusive].into_iter().flatten();
-    // One unit, so that the rows can be compared.
-    let energies = runs().map(|run| run.summary.energy_j).filter(|energy| energy.is_finite());
-    let unit = Unit::of(energies.fold(0.0, f64::max));
-    for run in runs() {
+    for run in [Some(run), exclusive].into_iter().flatten() {
         let s = &run.summary;
         table.row([
             run.policy.clone(),
@@ -385,10 +390,25 @@ mod tests {
     #[test]
     fn what_is_not_known_is_a_dash() {
         let of = run::tests::recorded_run(vec![]);
-        let text = summary(&of, &run::recorded(&of), None, &[], &Screen::of_width(None));
+        let run = run::recorded(&of);
+        let text = summary(&of, &run, None, unit_of(&run, None), &[], &Screen::of_width(None));
         let row = text.lines().find(|line| line.contains("as it ran")).unwrap();
         let row = row.split_whitespace().collect::<Vec<_>>().join(" ");
         // Nothing ran, and no memory was read.
         assert_eq!(row, "adaptive, as it ran - - - - 0 118.0 kJ 0.60 - 200 W 1.00");
+    }
+
+    #[test]
+    fn notes_tell_energy_in_the_unit_of_the_table() {
+        let mut run = run::recorded(&run::tests::recorded_run(vec![]));
+        run.summary.energy_j = 500_000.0;
+        let notes = |exclusive: Option<&RunResult>| {
+            let of = run::tests::recorded_run(vec![]);
+            remarks_of(&of, &run, unit_of(&run, exclusive)).join("; ")
+        };
+        assert!(notes(None).contains(" went on by 500.0 kJ in "), "{}", notes(None));
+        let mut exclusive = run.clone();
+        exclusive.summary.energy_j = 7.2e6;
+        assert!(notes(Some(&exclusive)).contains(" went on by 0.139 kWh in "), "{}", notes(Some(&exclusive)));
     }
 }

@@ -500,7 +500,8 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
 pub(super) mod tests {
     use super::*;
     use crate::commands::queue::tests::job;
-    use crate::commands::report::remarks_of;
+    use crate::commands::report::{remarks_of, unit_of};
+    use crate::commands::usage::Unit;
     use carma_api::record::Readings;
     use carma_api::wire::ReasonView;
 
@@ -813,7 +814,10 @@ pub(super) mod tests {
         let figures = |of: &Recorded| {
             let run = recorded(of);
             let s = &run.summary;
-            ((s.jobs_per_gpu, s.busy, s.smact, s.active.smact, s.energy_j), remarks_of(of, &run))
+            (
+                (s.jobs_per_gpu, s.busy, s.smact, s.active.smact, s.energy_j),
+                remarks_of(of, &run, unit_of(&run, None)),
+            )
         };
         let note = "the energy counters of the GPUs went on by 60.0 kJ in the time from the first arrival to the last end; the \
                     jobs that were there took 10.0 kJ over all of their own time. What was idle: carma usage";
@@ -831,7 +835,7 @@ pub(super) mod tests {
     #[test]
     fn only_what_was_not_read_is_a_gap() {
         let gap = |of: &Recorded| {
-            let remarks = remarks_of(of, &recorded(of));
+            let remarks = remarks_of(of, &recorded(of), Unit::of(0.0));
             remarks.into_iter().find(|remark| remark.contains("the rest is a gap"))
         };
         // A minute of ten, of which no job knows.
