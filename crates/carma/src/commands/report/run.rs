@@ -404,7 +404,7 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         let why = "what exclusive GPUs would have done is not simulated: not all GPUs are of a type that carma has a model of";
         return (None, vec![why.to_owned()]);
     };
-    let (mut as_run, mut estimated) = (0, 0);
+    let (mut as_run, mut estimated, mut unseen) = (0, 0, [0_usize; 3]);
     let seen = seen(of);
     let mut jobs = Vec::new();
     let mut startup: BTreeMap<&str, Millis> = BTreeMap::new();
@@ -417,7 +417,7 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         let seen = seen.get(&ran.row.id);
         startup.insert(&outcome.id, seen.map_or(Millis::ZERO, Seen::startup));
         let alone = ran.attempts.iter().rev().find_map(|attempt| attempt.alone_bp);
-        let [smact, smocc, drama] = match alone {
+        let activity = match alone {
             Some(alone) => alone.map(|bp| bp.map(|bp| f64::from(bp) / 10_000.0)),
             None => {
                 estimated += 1;
@@ -429,6 +429,11 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
                 seen.map_or([None; 3], |seen| seen.parts.each_ref().map(part))
             }
         };
+        for (jobs, seen) in unseen.iter_mut().zip(activity) {
+            *jobs += usize::from(seen.is_none());
+        }
+        // What was not seen counts as nothing here, and what rests on it is not told.
+        let [smact, smocc, drama] = activity.map(|seen| seen.or(Some(0.0)));
         jobs.push(TraceJob {
             line: 0,
             id: outcome.id.as_str().into(),
@@ -463,6 +468,7 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
     }
     let setup = Setup { record: true, ..Setup::new(policy, SharingMode::Exclusive, None, 1) };
     let mut result = simulate(&workload, &cluster, &setup, &|_| ());
+    let untold = forget(&mut result, unseen.map(|jobs| jobs > 0));
     // The row says that the two are not of the same jobs.
     let all = run.summary.jobs;
     let part = if (count as u64) < all { format!(" ({count} of {all})") } else { String::new() };
@@ -475,7 +481,7 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         "{EXCLUSIVE}, simulated: what the {count} jobs that completed would have done one after the other with GPUs to \
          themselves, by the model of {}{}. How long each would have run alone is its time here times its speed over its speed \
          alone, as measured, else as predicted, else 1 over the number of jobs on the GPU{}. What each does to a GPU is what was \
-         seen of it alone{}. Power is a model's",
+         seen of it alone{}{}",
         cluster.spec(),
         if part.is_empty() {
             String::new()
@@ -491,9 +497,42 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         } else {
             String::new()
         },
+        if untold.contains(&"power") { "" } else { ". Power is a model's" },
     )];
+    if let [others @ .., last] = &*untold {
+        let names =
+            if others.is_empty() { (*last).to_owned() } else { format!("{} and {last}", others.join(", ")) };
+        notes.push(format!(
+            "{EXCLUSIVE}, simulated: what a job does to a GPU could not be read of {} of the {count} jobs, so that nothing is told \
+             of {names}",
+            unseen.iter().max().unwrap_or(&0)
+        ));
+    }
     notes.extend(workload.notes.iter().map(|note| format!("{EXCLUSIVE}, simulated: {note}")));
     (Some(result), notes)
+}
+
+/// Takes out of a simulated run what rests on activity that was not seen (SMACT, SMOCC, DRAM activity); the names of the figures.
+fn forget(result: &mut RunResult, [smact, smocc, drama]: [bool; 3]) -> Vec<&'static str> {
+    let of = &mut result.summary;
+    let mut untold = Vec::new();
+    let mut take = |unseen: bool, name: Option<&'static str>, figures: [&mut f64; 2]| {
+        if unseen {
+            figures.into_iter().for_each(|figure| *figure = f64::NAN);
+            untold.extend(name);
+        }
+    };
+    let power = smact || drama;
+    take(smact, Some("SMACT"), [&mut of.smact, &mut of.active.smact]);
+    take(smocc, Some("SMOCC"), [&mut of.smocc, &mut of.active.smocc]);
+    take(drama, None, [&mut of.drama, &mut of.active.drama]);
+    take(power, Some("energy"), [&mut of.energy_j, &mut of.energy_per_job_j]);
+    take(power, Some("power"), [&mut of.power_w, &mut of.active.power_w]);
+    for series in &mut result.series {
+        let curves = [(smact, &mut series.smact), (power, &mut series.power_w)];
+        curves.into_iter().filter(|(unseen, _)| *unseen).for_each(|(_, curve)| curve.fill(f32::NAN));
+    }
+    untold
 }
 
 #[cfg(test)]
@@ -635,6 +674,49 @@ pub(super) mod tests {
         let part = seen(&of)[&1].parts[0].get();
         assert!((part - 0.3).abs() < 1e-9, "{part}");
         assert_eq!(joules(&of).iter().map(|job| job.energy_j).sum::<f64>(), 10_000.0);
+    }
+
+    #[test]
+    fn no_figure_of_exclusive_gpus_rests_on_an_assumption() {
+        let job = ran(1, 100, vec![attempt(100, Some(300), Some("Completed"), Some(1.0))]);
+        let mut of = recorded_run(vec![job]);
+        for gpu in of.rows.iter_mut().flat_map(|row| &mut row.gpus) {
+            (gpu.readings.smocc, gpu.readings.drama) = (Some(0.3), Some(0.2));
+        }
+        let told = |of: &Recorded| {
+            let (run, notes) = exclusive(of, &recorded(of));
+            (run.unwrap(), notes.join("; "))
+        };
+        let (seen, notes) = told(&of);
+        assert!(seen.summary.energy_j > 0.0 && notes.contains("Power is a model's"), "{notes}");
+        assert!(!notes.contains("nothing is told") && !notes.contains("assumed 0."), "{notes}");
+        let unread = |of: &mut Recorded, change: fn(&mut Readings)| {
+            of.rows.iter_mut().flat_map(|row| &mut row.gpus).for_each(|gpu| change(&mut gpu.readings));
+        };
+        unread(&mut of, |read| read.smocc = None);
+        let (run, notes) = told(&of);
+        assert!(run.summary.smocc.is_nan() && run.summary.energy_j == seen.summary.energy_j);
+        assert!(notes.contains("so that nothing is told of SMOCC;"), "{notes}");
+        unread(&mut of, |read| read.smact = None);
+        let (run, notes) = told(&of);
+        let s = run.summary;
+        for unknown in
+            [s.smact, s.active.smact, s.smocc, s.energy_j, s.energy_per_job_j, s.power_w, s.active.power_w]
+        {
+            assert!(unknown.is_nan(), "{s:?}");
+        }
+        assert_eq!((s.makespan_s, s.wait_s.mean, s.memory_mib, s.busy), {
+            let s = &seen.summary;
+            (s.makespan_s, s.wait_s.mean, s.memory_mib, s.busy)
+        });
+        assert!(run.series.iter().all(|of| of.smact.iter().chain(&of.power_w).all(|value| value.is_nan())));
+        assert!(
+            notes.contains("not be read of 1 of the 1 jobs")
+                && notes.contains("so that nothing is told of SMACT, SMOCC, energy and power")
+                && !notes.contains("assumed 0.")
+                && !notes.contains("Power is a model's"),
+            "{notes}"
+        );
     }
 
     #[test]
