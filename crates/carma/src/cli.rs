@@ -1074,7 +1074,7 @@ pub(crate) struct TraceSynthesizeArgs {
     /// Seed
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
-    /// The trace to write
+    /// The trace to write; its catalogue goes to NAME.tasks.csv beside NAME.csv
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: PathBuf,
 }

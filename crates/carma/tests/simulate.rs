@@ -176,6 +176,28 @@ fn an_imported_trace_is_simulated_without_a_catalogue() {
 }
 
 #[test]
+fn a_synthetic_trace_is_simulated_with_the_catalogue_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let made = |catalogue: &str| {
+        let output = path("day.csv");
+        stdout(&carma(&["trace", "synthesize", "--catalogue", catalogue, "--jobs", "5", "-o", &output]))
+    };
+    let text = made("examples/h200-day.tasks.csv");
+    assert!(text.contains(&format!("tasks: {}\n", path("day.tasks.csv"))), "{text}");
+    let simulate = ["simulate", "--trace", &path("day.csv"), "--cluster", "2xH200", "--policy", "exclusive"];
+    assert!(stdout(&carma(&simulate)).starts_with("day: 5 jobs on 2xH200"));
+    // One that lies there is left as it is, with columns of its own.
+    let own = "task,class,duration_s,memory_mib,who\nbert,light,60,1024,alice\nresnet50,medium,60,1024,\nvit,heavy,60,1024,\n";
+    fs::write(path("day.tasks.csv"), own).unwrap();
+    made(&path("day.tasks.csv"));
+    assert_eq!(fs::read_to_string(path("day.tasks.csv")).unwrap(), own);
+    fs::remove_file(path("day.tasks.csv")).unwrap();
+    let said = refused(&simulate, 2);
+    assert!(said.contains("--catalogue, or as NAME.tasks.csv beside the trace NAME.csv"), "{said}");
+}
+
+#[test]
 fn a_thread_percentage_follows_the_measured_curve() {
     let dir = tempfile::tempdir().unwrap();
     let trace = dir.path().join("t.csv");

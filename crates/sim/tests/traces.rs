@@ -299,7 +299,7 @@ fn what_cannot_be_resolved() {
     );
     assert_eq!(
         said("job,arrival_s,task\n7,0,odd\n", None),
-        "t.csv:2: job `7` has no run time: give it a duration_s, or a catalogue with the task `odd`"
+        "t.csv:2: job `7` has no run time: give it a duration_s, or name a catalogue with the task `odd` (--catalogue, or as NAME.tasks.csv beside the trace NAME.csv)"
     );
     assert_eq!(
         said("job,arrival_s\n7,0\n", None),

@@ -55,7 +55,11 @@ impl Workload {
                 let what = match (job.task.as_deref(), catalogue) {
                     (None, _) => "give it a duration_s, or a task of the catalogue".to_owned(),
                     (Some(task), None) => {
-                        format!("give it a duration_s, or a catalogue with the task {}", shown(task))
+                        format!(
+                            "give it a duration_s, or name a catalogue with the task {} (--catalogue, or as NAME.tasks.csv beside \
+                             the trace NAME.csv)",
+                            shown(task)
+                        )
                     }
                     (Some(task), Some(_)) => {
                         format!("the task {} has none in the catalogue either; add it there", shown(task))

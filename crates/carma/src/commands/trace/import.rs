@@ -1,6 +1,6 @@
 //! `carma trace import`: a public trace or an accounting dump becomes a trace.
 
-use super::{bad, report, save_catalogue, save_trace, tasks_beside};
+use super::{bad, report, save_catalogue, save_drawn_from, save_trace, tasks_beside};
 use crate::cli::TraceImportArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::print;
@@ -40,11 +40,8 @@ pub(crate) fn run(args: &TraceImportArgs) -> Outcome {
         }
     }
     let mut notes = made.notes;
-    let mut catalogue = made.catalogue;
     if let (Some(given), Some(file)) = (&given, &args.catalogue) {
         assign(&mut made.trace, given, mix, args.seed).map_err(bad)?;
-        // The jobs' tasks are the given catalogue's now.
-        catalogue = None;
         notes.push(format!(
             "tasks drawn from {} ({}, seed {}); their run times, GPUs, memory and activity replace the source's",
             file.display(),
@@ -53,10 +50,16 @@ pub(crate) fn run(args: &TraceImportArgs) -> Outcome {
         ));
     }
     save_trace(&made.trace, &args.output)?;
-    let tasks = catalogue.as_ref().map(|_| tasks_beside(&args.output));
-    if let (Some(catalogue), Some(file)) = (&catalogue, &tasks) {
-        save_catalogue(catalogue, file)?;
-    }
+    let tasks = match (&given, &args.catalogue, &made.catalogue) {
+        // The jobs' tasks are the given catalogue's now.
+        (Some(given), Some(file), _) => Some(save_drawn_from(given, file, &args.output)?),
+        (_, _, Some(catalogue)) => {
+            let file = tasks_beside(&args.output);
+            save_catalogue(catalogue, &file)?;
+            Some(file)
+        }
+        _ => None,
+    };
     print(&report(&made.trace, &args.output, tasks.as_deref(), &notes))?;
     Ok(0)
 }

@@ -56,6 +56,17 @@ fn save_catalogue(catalogue: &Catalogue, file: &Path) -> Result<(), Failure> {
     save(file, |out| write::catalogue(catalogue, out))
 }
 
+/// Puts the catalogue that the tasks of a trace were drawn from beside it, unless it lies there; where it is.
+fn save_drawn_from(catalogue: &Catalogue, file: &Path, trace: &Path) -> Result<PathBuf, Failure> {
+    let beside = tasks_beside(trace);
+    let is_there =
+        beside.canonicalize().is_ok_and(|beside| file.canonicalize().is_ok_and(|file| file == beside));
+    if !is_there {
+        save_catalogue(catalogue, &beside)?;
+    }
+    Ok(beside)
+}
+
 /// Writes a file in one piece: a reader sees meanwhile the old one or the new one.
 fn save(file: &Path, write: impl Fn(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
     let mut bytes = Vec::new();

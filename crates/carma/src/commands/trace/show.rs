@@ -182,7 +182,7 @@ mod tests {
         4           1  33.3 %          -
         unknown     2  66.7 %          -
 
-        note: t.csv:2: job `1` has no run time: give it a duration_s, or a catalogue with the task `light1`
+        note: t.csv:2: job `1` has no run time: give it a duration_s, or name a catalogue with the task `light1` (--catalogue, or as NAME.tasks.csv beside the trace NAME.csv)
         ");
     }
 }

@@ -1,6 +1,6 @@
 //! `carma trace synthesize`: a trace from an arrival process and a mix of tasks.
 
-use super::{bad, report, save_trace};
+use super::{bad, report, save_drawn_from, save_trace};
 use crate::cli::TraceSynthesizeArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::print;
@@ -22,6 +22,7 @@ pub(crate) fn run(args: &TraceSynthesizeArgs) -> Outcome {
     let catalogue = Catalogue::read_file(&args.catalogue).map_err(bad)?;
     let trace = synthesize(&catalogue, &what).map_err(bad)?;
     save_trace(&trace, &args.output)?;
-    print(&report(&trace, &args.output, None, &[]))?;
+    let tasks = save_drawn_from(&catalogue, &args.catalogue, &args.output)?;
+    print(&report(&trace, &args.output, Some(&tasks), &[]))?;
     Ok(0)
 }
