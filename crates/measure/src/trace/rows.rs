@@ -266,7 +266,8 @@ pub struct Said {
 }
 
 impl Job {
-    /// How long it waited for each reason, the longest first: seconds.
+    /// How long it waited for each reason, the longest first: seconds. That a job has its GPUs is read later than it is decided, and
+    /// may never be: only time in which it had none counts.
     #[must_use]
     pub fn waited_for(&self) -> Vec<(&str, f64)> {
         let ends = self.said.iter().skip(1).map(|said| said.at_s).chain(self.ended_s);
@@ -274,7 +275,10 @@ impl Job {
         for (said, end) in
             self.said.iter().zip(ends).filter(|(said, _)| said.state == JobState::Pending.as_str())
         {
-            let took = (end - said.at_s).max(0.0);
+            let took = self.in_queue_s(said.at_s, end);
+            if took <= 0.0 {
+                continue;
+            }
             match waited.iter_mut().find(|(code, _)| *code == said.code) {
                 Some((_, s)) => *s += took,
                 None => waited.push((&said.code, took)),
@@ -282,6 +286,14 @@ impl Job {
         }
         waited.sort_by(|a, b| b.1.total_cmp(&a.1));
         waited
+    }
+
+    /// How much of a span no attempt of it was under way, seconds.
+    fn in_queue_s(&self, from_s: f64, to_s: f64) -> f64 {
+        let until = |attempt: &Attempt| attempt.ended_s.or(self.ended_s).unwrap_or(f64::INFINITY);
+        let within = |attempt: &Attempt| until(attempt).min(to_s) - attempt.decided_s.max(from_s);
+        let under_way: f64 = self.attempts.iter().map(|attempt| within(attempt).max(0.0)).sum();
+        (to_s - from_s - under_way).max(0.0)
     }
 
     /// Why its last attempt was placed where it ran, in words; `None`: it was never seen running.
@@ -498,6 +510,24 @@ mod tests {
         let job = Job { said: rows[..2].to_vec(), ended_s: Some(5.5), ..Job::default() };
         assert_eq!(job.waited_for(), [("GpuBusy", 2.5), ("GpuMemory", 2.0)]);
         assert_eq!(job.placed_for(), None);
+    }
+
+    #[test]
+    fn no_job_waits_while_it_has_its_gpus() {
+        let attempt = |decided_s, ended_s| Attempt { decided_s, ended_s, ..Attempt::default() };
+        let waits =
+            |at_s, code: &str| Said { at_s, state: "PENDING".into(), code: code.into(), ..Said::default() };
+        // It ran from 4 to 9 and from 12 on, and was never read running.
+        let mut job = Job {
+            said: vec![waits(1.0, "GpuMemory"), waits(3.0, "GpuBusy"), waits(11.5, "GpuMemory")],
+            ended_s: Some(20.0),
+            attempts: vec![attempt(4.0, Some(9.0)), attempt(12.0, Some(20.0))],
+            ..Job::default()
+        };
+        assert_eq!(job.waited_for(), [("GpuBusy", 3.5), ("GpuMemory", 2.5)]);
+        // Of one that ran at once, what was read too late is no wait.
+        (job.said, job.attempts) = (vec![waits(4.5, "GpuMemory")], vec![attempt(4.0, None)]);
+        assert_eq!(job.waited_for(), []);
     }
 
     fn play(policy: &str, conditions: Option<Conditions>) -> Play {
