@@ -165,6 +165,9 @@ pub(crate) struct CollocationArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TraceArgs {
     /// The tasks: TOML (docs/bench-trace.md) [default: those that come with carma, which need PyTorch]
+#[command(
+    after_help = "Exit code 1: a job did not complete that was not meant to fail (--add), or the bench was interrupted; 75: another process uses the GPUs."
+)]
     #[arg(long, value_name = "FILE")]
     pub(crate) tasks: Option<PathBuf>,
     /// Only these tasks of the file

@@ -418,7 +418,8 @@ fn real_gpus_are_read_and_others_on_them_are_named() {
     let mut state = State::of(vec![gpu]);
     stage(library.path(), &state).unwrap();
     let output = bench.command("out", &[]).env("LD_LIBRARY_PATH", library.path()).output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("2 jobs did not complete: 2 of fails"), "{}", stderr(&output));
     let table = stdout(&output);
     assert!(table.contains("1 x NVIDIA H200") && !table.contains("model"), "{table}");
     assert!(table.contains("2/4") && table.contains("what is wrong"), "{table}");

@@ -13,6 +13,7 @@ use carma_files::{Folder, replace};
 use carma_measure::trace::{Bench, Options, Play, Summary, Wanted, bundled, merge};
 use carma_sim::trace::read;
 use carma_sim::trace::synthesize::{Arrivals, times};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -36,7 +37,27 @@ pub(super) fn run(args: &TraceArgs) -> Outcome {
     let sockets = Folder::with(&[]).map_err(|e| Failure::new(e.to_string()))?;
     let outcome = bench.run(&sockets.0, &stopped, &say).map_err(unmeasured)?;
     finish(args, &outcome.plays, &outcome.left)?;
-    Ok(if stopped.load(Ordering::Relaxed) { GENERAL } else { 0 })
+    if stopped.load(Ordering::Relaxed) {
+        return Ok(GENERAL);
+    }
+    all_completed(&outcome.plays, &args.add)
+}
+
+/// Whether all jobs completed but for those that are meant to fail.
+fn all_completed(plays: &[Play], meant_to_fail: &[String]) -> Outcome {
+    let jobs = plays.iter().filter(|play| play.cut.is_none()).flat_map(|play| &play.jobs);
+    let mut failed: BTreeMap<&str, usize> = BTreeMap::new();
+    for job in jobs.filter(|job| job.state != "COMPLETED" && !meant_to_fail.contains(&job.kind)) {
+        *failed.entry(&job.kind).or_default() += 1;
+    }
+    if failed.is_empty() {
+        return Ok(0);
+    }
+    let kinds: Vec<String> = failed.iter().map(|(kind, jobs)| format!("{jobs} of {kind}")).collect();
+    let all: usize = failed.values().sum();
+    let jobs = if all == 1 { "job" } else { "jobs" };
+    Err(Failure::new(format!("{all} {jobs} did not complete: {}", kinds.join(", ")))
+        .hint("`failed` in summary.json says in which play and why; what they printed is in state/NAME/logs"))
 }
 
 /// Prints the table and writes the rows of jobs and the page.
