@@ -186,7 +186,9 @@ fn row(
         if top {
             let _ = write!(out, r#"<text class="name" x="{}" y="14">{measure}</text>"#, At(panel.x));
         }
-        panel.x_axis(out, &time_ticks(0.0, long, 6), bottom);
+        // The last one ends where the drawing does.
+        let edge = (panel.x + w + GAP).min(WIDTH);
+        panel.x_axis(out, &time_ticks(0.0, long, 6), bottom.then_some(edge));
         panel.y_axis(out, &labelled(scales[m].clone()));
         panel.base(out);
         for line in lines {

@@ -217,7 +217,7 @@ fn chart(out: &mut String, run: &RunResult, name: &str, families: &Families<'_>,
         tops.insert(*gpu, y);
         y += tall + between;
     }
-    panel.x_axis(out, &time_ticks(x_min, x_max, 10), true);
+    panel.x_axis(out, &time_ticks(x_min, x_max, 10), Some(WIDTH));
     panel.base(out);
     let mut marks = String::new();
     for bar in &bars {

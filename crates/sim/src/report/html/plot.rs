@@ -79,16 +79,23 @@ impl Panel {
         }
     }
 
-    /// Vertical grid lines, with their labels below if wanted.
-    pub(super) fn x_axis(&self, out: &mut String, ticks: &[(f64, String)], labels: bool) {
+    /// Vertical grid lines, with labels below if wanted: none beyond this right edge, where it would be cut, and of two in the same
+    /// place the first.
+    pub(super) fn x_axis(&self, out: &mut String, ticks: &[(f64, String)], labels_within: Option<f64>) {
+        const BETWEEN: f64 = 4.0;
+        let mut free_from = f64::NEG_INFINITY;
         for (value, label) in ticks {
             let x = self.px(*value);
             let _ = write!(out, r#"<path class="grid" d="M{} {}v{}"/>"#, At(x), At(self.y), At(self.h));
-            if labels {
+            let Some(edge) = labels_within else { continue };
+            let half = tick_width(label) / 2.0;
+            let middle = x.min(edge - half);
+            if middle - half >= free_from {
+                free_from = middle + half + BETWEEN;
                 let _ = write!(
                     out,
                     r#"<text class="tick" x="{}" y="{}" text-anchor="middle">{label}</text>"#,
-                    At(x),
+                    At(middle),
                     At(self.bottom() + 16.0),
                 );
             }
@@ -100,6 +107,11 @@ impl Panel {
         let _ =
             write!(out, r#"<path class="base" d="M{} {}h{}"/>"#, At(self.x), At(self.bottom()), At(self.w));
     }
+}
+
+/// About how wide a label of an axis is, pixels: page.css has its size.
+fn tick_width(label: &str) -> f64 {
+    label.chars().count() as f64 * 6.5
 }
 
 /// Opens a drawing.
@@ -261,6 +273,30 @@ mod tests {
         assert_eq!(texts(time_ticks(0.0, 40.0 * 86_400.0, 4)), ["0", "10 d", "20 d", "30 d", "40 d"]);
         assert_eq!(texts(time_ticks(0.0, f64::NAN, 4)), ["0"]);
         assert!(time_ticks(0.0, 1.8e16, 8).len() < 12);
+    }
+
+    #[test]
+    fn labels_stay_within_the_drawing_and_apart() {
+        let panel =
+            Panel { x: 66.0, y: 0.0, w: WIDTH - 66.0 - 14.0, h: 10.0, x_min: 0.0, x_max: 100.0, y_max: 1.0 };
+        let at = |ticks: &[(f64, &str)]| -> Vec<(f64, String)> {
+            let ticks: Vec<(f64, String)> =
+                ticks.iter().map(|(at, text)| (*at, (*text).to_owned())).collect();
+            let mut out = String::new();
+            panel.x_axis(&mut out, &ticks, Some(WIDTH));
+            let texts = out.split("<text class=\"tick\" x=\"").skip(1);
+            let parsed = texts.map(|text| {
+                let (x, rest) = text.split_once('"').unwrap();
+                let label = rest.split_once('>').unwrap().1.split('<').next().unwrap();
+                (x.parse().unwrap(), label.to_owned())
+            });
+            parsed.collect()
+        };
+        let shown = at(&[(0.0, "0"), (50.0, "50 s"), (100.0, "1 min 40 s")]);
+        assert_eq!((shown[0].0, shown[1].0), (66.0, 626.0));
+        assert!(shown[2].0 + tick_width("1 min 40 s") / 2.0 <= WIDTH, "{shown:?}");
+        let shown = at(&[(94.0, "1 min 34 s"), (100.0, "1 min 40 s")]);
+        assert_eq!((shown.len(), shown[0].1.as_str()), (1, "1 min 34 s"));
     }
 
     #[test]

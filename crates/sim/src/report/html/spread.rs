@@ -140,7 +140,7 @@ fn chart(out: &mut String, name: &str, curves: &[Curve], from: f64, to: f64, mar
     );
     let shares: Vec<(f64, String)> =
         (0..=4).map(|i| (f64::from(i) * 0.25, format!("{} %", i * 25))).collect();
-    panel.x_axis(out, marks, true);
+    panel.x_axis(out, marks, Some(W));
     panel.y_axis(out, &shares);
     panel.base(out);
     let _ = write!(
