@@ -369,6 +369,7 @@ pub(crate) struct QueueArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
     /// The job
+    #[arg(value_parser = job)]
     pub(crate) id: u64,
     /// Print the daemon's answer as JSON
     #[arg(long)]
@@ -387,6 +388,7 @@ pub(crate) struct JobsArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LogsArgs {
     /// The job
+    #[arg(value_parser = job)]
     pub(crate) id: u64,
     /// Go on until the job is over
     #[arg(long, short)]
@@ -498,7 +500,7 @@ pub(crate) struct ResumeArgs {
 #[derive(Debug, Args)]
 pub(crate) struct MoveArgs {
     /// Number of the job
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", value_parser = job)]
     pub(crate) job: u64,
     /// Index of the GPU in `carma gpus` [default: of those of the same type that have room an idle one, else the one with the fewest jobs]
     #[arg(value_name = "GPU")]
@@ -680,6 +682,13 @@ impl FromStr for IdRange {
         }
         Ok(Self(first..=last))
     }
+}
+
+/// The number of a job.
+fn job(text: &str) -> Result<u64, String> {
+    let bad =
+        || format!("'{text}' is not the number of a job; `carma queue` and `carma history` show the numbers");
+    text.trim().parse().map_err(|_| bad())
 }
 
 fn sharing() -> impl TypedValueParser<Value = SharingMode> {

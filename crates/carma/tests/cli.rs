@@ -236,6 +236,10 @@ fn usage_is_2_before_anyone_is_asked() {
         let output = daemon.carma(args);
         assert_eq!(code(&output), 2, "{args:?}: {}", err(&output));
     }
+    for verb in ["show", "explain", "logs"] {
+        let said = err(&daemon.carma(&[verb, "seven"]));
+        assert!(said.contains("'seven' is not the number of a job; `carma queue`"), "{said}");
+    }
     let output = daemon.carma(&["submit", "--file", bad.to_str().unwrap()]);
     assert!(err(&output).contains("bad.toml:2: unknown field `gpu_memory`"), "{}", err(&output));
     let odd = std::ffi::OsStr::from_bytes(b"x\xff");
