@@ -250,6 +250,18 @@ fn usage_is_2_before_anyone_is_asked() {
 }
 
 #[test]
+fn a_user_without_jobs_is_named() {
+    let of = |jobs: Value| {
+        let reply = json!({"version": 1, "now_ms": 1, "jobs": jobs});
+        let daemon = Daemon::start(&[("GET /v1/jobs", 200, reply)]);
+        out(&daemon.carma(&["queue", "-u", "nobodyhere"]))
+    };
+    let told = of(json!([job(1, "RUNNING")]));
+    assert!(told.starts_with("No jobs of nobodyhere run or wait; one of another user does."), "{told}");
+    assert!(of(json!([])).starts_with("No jobs of nobodyhere run or wait; none of others do."));
+}
+
+#[test]
 fn json_is_what_the_daemon_said() {
     // Keys that this client does not know pass, in the daemon's order.
     let jobs = json!({"version": 1, "now_ms": 5, "zeta": [1], "alpha": {"b": 1, "a": 2}, "jobs": [job(1, "RUNNING"), job(2, "PENDING")]});

@@ -4,7 +4,7 @@ use super::Context;
 use crate::cli::QueueArgs;
 use carma_api::wire::{JobView, JobsReply, LeftView};
 use carma_cli::failure::Outcome;
-use carma_cli::{Column, Screen, Table, print, print_json, span};
+use carma_cli::{Column, Screen, Table, clean, print, print_json, span};
 use carma_core::units::Millis;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -31,11 +31,29 @@ pub(crate) fn run(context: &Context, args: &QueueArgs) -> Outcome {
     let mut reply: JobsReply = client.get(path)?;
     let total = reply.jobs.len();
     reply.jobs.retain(|job| wanted(args, &job.user, &job.state));
+    if let Some(user) = args.user.as_deref().filter(|_| reply.jobs.is_empty() && args.state.is_empty()) {
+        print(&none_of(user, total, args.all))?;
+        return Ok(0);
+    }
     let screen = Screen::stdout();
     let screen = if args.wide { screen.unlimited() } else { screen };
     let screen = if args.each { Screen { height: None, ..screen } } else { screen };
     print(&render(reply, total, &screen))?;
     Ok(0)
+}
+
+/// That a user has no jobs, which may be since the name is wrong. `others`: number of jobs of others.
+fn none_of(user: &str, others: usize, all: bool) -> String {
+    let all = if all { ", or ended in the last hour" } else { "" };
+    let others = match others {
+        0 => "none of others do".to_owned(),
+        1 => "one of another user does".to_owned(),
+        n => format!("{n} of others do"),
+    };
+    format!(
+        "No jobs of {} run or wait{all}; {others}. `carma history` shows jobs that are over, with the names of their users.\n",
+        clean(user)
+    )
 }
 
 fn wanted(args: &QueueArgs, user: &str, state: &str) -> bool {
