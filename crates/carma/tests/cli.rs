@@ -250,6 +250,21 @@ fn usage_is_2_before_anyone_is_asked() {
 }
 
 #[test]
+fn gpus_of_the_daemon_that_make_no_sense_are_usage() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    for (args, part) in [
+        (&["--gpus", "virtual:0xA100-40GB"][..], "--gpus: "),
+        (&["--gpus", "auto", "--speed", "2"], "--speed is for virtual GPUs only"),
+    ] {
+        let mut command = carma(&dir.path().join("s"), &["serve", "--state", state.to_str().unwrap()]);
+        let output = command.args(args).output().unwrap();
+        assert_eq!(code(&output), 2, "{args:?}: {}", err(&output));
+        assert!(err(&output).contains(part), "{args:?}: {}", err(&output));
+    }
+}
+
+#[test]
 fn a_user_without_jobs_is_named() {
     let of = |jobs: Value| {
         let reply = json!({"version": 1, "now_ms": 1, "jobs": jobs});

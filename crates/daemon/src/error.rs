@@ -124,7 +124,7 @@ pub enum ServeError {
     /// The GPUs.
     #[error("{0}")]
     Gpus(String),
-    /// The configuration.
+    /// The configuration or the command line makes no sense.
     #[error("{0}")]
     Config(String),
     /// The system.

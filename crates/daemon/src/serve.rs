@@ -82,11 +82,11 @@ struct Gpus {
 impl Gpus {
     fn open(options: &ServeOptions, layout: &Layout) -> Result<Self, ServeError> {
         let virtual_gpus = config::virtual_gpus(&options.gpus);
-        if let Some(spec) = virtual_gpus.map_err(|why| ServeError::Gpus(format!("--gpus: {why}")))? {
+        if let Some(spec) = virtual_gpus.map_err(|why| ServeError::Config(format!("--gpus: {why}")))? {
             return Self::virtual_gpus(&spec, options, layout);
         }
         if options.speed != 1 {
-            return Err(ServeError::Gpus(
+            return Err(ServeError::Config(
                 "--speed is for virtual GPUs only: real time runs as it does".into(),
             ));
         }

@@ -3,8 +3,8 @@
 use crate::cli::{LogFormat, ServeArgs};
 use crate::places::{default_config, own_socket, own_state};
 use carma_cli::failure::{Failure, Outcome};
-use carma_daemon::ServeOptions;
 use carma_daemon::config::{self, Config};
+use carma_daemon::{ServeError, ServeOptions};
 use carma_measure::service::end_with_owner;
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -40,6 +40,9 @@ pub(crate) fn run(socket: Option<PathBuf>, args: &ServeArgs) -> Outcome {
         end_with_owner(options.socket.clone())
             .map_err(|e| Failure::new(format!("cannot wait for the end of standard input: {e}")))?;
     }
-    carma_daemon::serve(&options).map_err(|e| Failure::new(e.to_string()))?;
+    carma_daemon::serve(&options).map_err(|e| match e {
+        ServeError::Config(what) => Failure::usage(what),
+        e => Failure::new(e.to_string()),
+    })?;
     Ok(0)
 }
