@@ -394,6 +394,7 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
         assert!(stderr(&output).contains(part), "{args:?}: {}", stderr(&output));
     }
+        assert!(!bench.path("out").exists(), "{args:?}");
     // A play whose file was edited.
     std::fs::create_dir_all(bench.path("out/plays")).unwrap();
     std::fs::write(bench.path("out/plays/exclusive-1.json"), "{}").unwrap();

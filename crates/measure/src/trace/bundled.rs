@@ -4,7 +4,7 @@ use crate::Error;
 use std::path::{Path, PathBuf};
 
 /// Where they lie, in the folder of results: commands are learned by their names, which must be the same in every call.
-const FOLDER: &str = "tasks";
+pub(super) const FOLDER: &str = "tasks";
 
 /// The file of tasks first, then what they run. Most are those of the measurements in bench/h200, in one place.
 const FILES: [(&str, &str); 6] = [

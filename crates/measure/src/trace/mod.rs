@@ -35,6 +35,9 @@ const CLEAN_UP: Duration = Duration::from_secs(15);
 /// The most that is read of a daemon's configuration, bytes.
 const LARGEST_CONFIG: u64 = 1 << 20;
 
+/// In a folder of results: locked by the call that writes there.
+const LOCK: &str = "lock";
+
 /// What to play, on what, and where the results go.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -276,7 +279,7 @@ fn teaches(planned: &Planned, plan: &[Planned], plays: &[Play]) -> bool {
 
 /// Locks the folder of the results as long as what is returned lives.
 fn hold(results: &Path) -> Result<File, Error> {
-    let path = results.join("lock");
+    let path = results.join(LOCK);
     let failed = |e: std::io::Error| Error::new(format!("cannot write {}: {e}", path.display()));
     let file = File::options().create(true).append(true).open(&path).map_err(failed)?;
     match file.try_lock() {
@@ -286,6 +289,17 @@ fn hold(results: &Path) -> Result<File, Error> {
         }
         // A file system without locks is no reason to measure nothing.
         _ => Ok(file),
+    }
+}
+
+/// Removes a folder of results in which nothing was played: one that a refused call has made.
+pub fn discard(results: &Path) {
+    // Another call may have begun there.
+    let Ok(_held) = hold(results) else { return };
+    let Ok(entries) = std::fs::read_dir(results) else { return };
+    if entries.flatten().all(|entry| [LOCK, bundled::FOLDER].iter().any(|name| entry.file_name() == *name)) {
+        // Where it cannot be removed, it stays.
+        let _ = std::fs::remove_dir_all(results);
     }
 }
 

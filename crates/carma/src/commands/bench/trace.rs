@@ -10,7 +10,7 @@ use carma_cli::failure::{Failure, GENERAL, Outcome};
 use carma_cli::{Screen, print, print_json};
 use carma_core::units::Millis;
 use carma_files::{Folder, replace};
-use carma_measure::trace::{Bench, Options, Play, Summary, Wanted, bundled, merge};
+use carma_measure::trace::{Bench, Options, Play, Summary, Wanted, bundled, discard, merge};
 use carma_sim::trace::read;
 use carma_sim::trace::synthesize::{Arrivals, times};
 use std::collections::BTreeMap;
@@ -31,6 +31,15 @@ pub(super) fn run(args: &TraceArgs) -> Outcome {
         finish(args, &plays, &[])?;
         return Ok(0);
     }
+    let is_new = !args.output.exists();
+    played(args).inspect_err(|_| {
+        if is_new {
+            discard(&args.output);
+        }
+    })
+}
+
+fn played(args: &TraceArgs) -> Outcome {
     let say = |line: &str| eprintln!("{line}");
     let bench = Bench::plan(options(args)?, &say).map_err(unmeasured)?;
     let stopped = signals::stopped()?;
