@@ -2,9 +2,11 @@
 
 use carma_api::parse;
 use carma_core::model::SharingMode;
+use carma_core::policy::presets;
 use carma_core::units::Millis;
 use carma_interference::share::Mode;
 use carma_measure::trace::Wanted;
+use carma_sim::event::baselines;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -163,11 +165,11 @@ pub(crate) struct CollocationArgs {
 
 /// `carma bench trace`.
 #[derive(Debug, Args)]
-pub(crate) struct TraceArgs {
-    /// The tasks: TOML (docs/bench-trace.md) [default: those that come with carma, which need PyTorch]
 #[command(
     after_help = "Exit code 1: a job did not complete that was not meant to fail (--add), or the bench was interrupted; 75: another process uses the GPUs."
 )]
+pub(crate) struct TraceArgs {
+    /// The tasks: TOML (docs/bench-trace.md) [default: those that come with carma, which need PyTorch]
     #[arg(long, value_name = "FILE")]
     pub(crate) tasks: Option<PathBuf>,
     /// Only these tasks of the file
@@ -175,7 +177,7 @@ pub(crate) struct TraceArgs {
     pub(crate) only: Vec<String>,
     /// A policy; may be repeated. NAME+history plays once more with what the play before taught, NAME+declared tells what
     /// memory tasks need, NAME@time-slice and NAME@mps share so [default: exclusive, or-magm, adaptive, adaptive+history]
-    #[arg(long, value_name = "POLICY,...", value_delimiter = ',')]
+    #[arg(long, value_name = "POLICY,...", value_delimiter = ',', value_parser = wanted)]
     pub(crate) policy: Vec<Wanted>,
     /// Play each policy so often, beginning with another one each time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -240,6 +242,20 @@ pub(crate) struct TraceArgs {
     /// Print the figures as JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// A policy of the daemon; those that only the simulator plays are told apart.
+fn wanted(text: &str) -> Result<Wanted, String> {
+    let name = text.split(['+', '@']).next().unwrap_or_default();
+    if baselines::baseline(name).is_some() {
+        let here = presets::NAMES.iter().filter(|name| name.parse::<Wanted>().is_ok());
+        return Err(format!(
+            "{name} is a policy of the simulator alone, since it needs powers that the daemon does not have: `carma simulate` plays \
+             it; here there are: {}",
+            here.copied().collect::<Vec<_>>().join(", ")
+        ));
+    }
+    text.parse()
 }
 
 fn factor(text: &str) -> Result<f64, String> {

@@ -379,6 +379,7 @@ fn what_makes_no_sense_is_refused() {
     let bench = Bench::on_virtual(&[]);
     for (args, part) in [
         (&["--policy", "fifo"][..], "no policy is called 'fifo'"),
+        (&["--policy", "gandiva+history"], "of the simulator alone"),
         (&["--policy", "aegis-oracle"], "`memory`"),
         (&["--policy", "exclusive", "--only", "none"], "no task is named `none`"),
         (&["--policy", "exclusive", "--add", "none"], "no task is named `none`"),
@@ -393,8 +394,8 @@ fn what_makes_no_sense_is_refused() {
         let output = bench.command("out", args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
         assert!(stderr(&output).contains(part), "{args:?}: {}", stderr(&output));
-    }
         assert!(!bench.path("out").exists(), "{args:?}");
+    }
     // A play whose file was edited.
     std::fs::create_dir_all(bench.path("out/plays")).unwrap();
     std::fs::write(bench.path("out/plays/exclusive-1.json"), "{}").unwrap();
