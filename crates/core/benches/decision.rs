@@ -14,7 +14,7 @@
 use carma_core::input::{Foreign, Observation};
 use carma_core::model::{
     Estimates, Estimator, Exit, ExitStatus, Forecasts, GpuId, Job, JobId, NewJob, Phase, Placement,
-    ProcessRef, Request, User,
+    ProcessRef, Request, SharingMode, User,
 };
 use carma_core::policy::{Options, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
@@ -71,6 +71,8 @@ impl Times {
 }
 
 struct Bench {
+    /// Whether anything is known of the memory of jobs; else each is of a command of its own, too.
+    known: bool,
     state: State,
     now: Millis,
     random: Random,
@@ -82,14 +84,19 @@ fn user(n: u64) -> User {
 }
 
 impl Bench {
-    fn new(policy: &str, gpus: u32) -> Self {
+    fn new(policy: &str, gpus: u32, known: bool) -> Self {
         let mut bench = Self {
+            known,
             state: State::default(),
             now: Millis::secs(1_000_000),
             random: Random(0x9e37_79b9_7f4a_7c15),
             apply: Times::default(),
         };
         let mut options = Options { policy: presets::by_name(policy).unwrap(), ..Options::default() };
+        if !known {
+            // As a daemon has it with real GPUs: each gets a part of what is free, which is a hard limit.
+            (options.sharing, options.caps) = (SharingMode::Mps, true);
+        }
         if options.policy.backfill.is_some() {
             // The worst case: nobody has waited so long that the rest needs no look.
             options.policy.backfill = Some(Millis(u64::MAX));
@@ -118,13 +125,16 @@ impl Bench {
 
     fn submit(&mut self, count: usize) {
         for _ in 0..count {
+            let id = self.state.next_id();
             let r = &mut self.random;
             let memory = MiB(1024 + r.below(36 * 1024));
+            let command = r.below(5_000);
+            let known = |r: &mut Random| self.known && r.below(2) == 0;
             let new = NewJob {
-                id: self.state.next_id(),
+                id,
                 user: user(r.below(50)),
                 name: "train".into(),
-                command_key: r.below(5_000),
+                command_key: if self.known { command } else { id.0 },
                 program_key: None,
                 request: Request {
                     gpus: match r.below(20) {
@@ -146,9 +156,9 @@ impl Bench {
                 profile: carma_core::model::Profile::default(),
                 run_time: None,
                 forecasts: Forecasts {
-                    declared: (r.below(2) == 0).then_some(memory),
+                    declared: known(r).then_some(memory),
                     estimates: Estimates::default()
-                        .with(Estimator::Measured, (r.below(2) == 0).then_some(MiB(memory.0 * 9 / 10))),
+                        .with(Estimator::Measured, known(r).then_some(MiB(memory.0 * 9 / 10))),
                     ..Forecasts::default()
                 },
                 hold: false,
@@ -282,9 +292,12 @@ fn resident_kib() -> u64 {
 }
 
 /// The first plan fills an empty machine; the rest are made as jobs end and memory moves.
-fn decisions(policy: &str, pending: usize, gpus: u32, rounds: usize) {
-    println!("{policy}: {pending} pending jobs, {gpus} GPUs");
-    let mut bench = Bench::new(policy, gpus);
+fn decisions(policy: &str, known: bool, pending: usize, gpus: u32, rounds: usize) {
+    println!(
+        "{policy}: {pending} pending jobs{}, {gpus} GPUs",
+        if known { "" } else { " of unknown memory" }
+    );
+    let mut bench = Bench::new(policy, gpus, known);
     bench.submit(pending);
     bench.apply = Times::default();
     let (mut first, mut times, mut quiet) = (Times::default(), Times::default(), Times::default());
@@ -312,7 +325,7 @@ fn decisions(policy: &str, pending: usize, gpus: u32, rounds: usize) {
 }
 
 fn memory(pending: usize) {
-    let mut bench = Bench::new("carma", 1_000);
+    let mut bench = Bench::new("carma", 1_000, true);
     bench.apply.0.reserve(pending * 2);
     let before = resident_kib();
     bench.submit(pending);
@@ -346,8 +359,10 @@ fn main() {
     );
     memory(100_000);
     for policy in POLICIES.into_iter().filter(|policy| all || named(policy)) {
-        decisions(policy, 10_000, 8, if quick { 50 } else { 500 });
-        decisions(policy, 100_000, 1_000, if quick { 20 } else { 200 });
+        for known in [true, false].into_iter().filter(|known| *known || policy == "adaptive") {
+            decisions(policy, known, 10_000, 8, if quick { 50 } else { 500 });
+            decisions(policy, known, 100_000, 1_000, if quick { 20 } else { 200 });
+        }
     }
 }
 
