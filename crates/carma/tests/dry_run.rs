@@ -189,6 +189,21 @@ fn a_file_that_the_program_has_not_made_is_kept() {
 }
 
 #[test]
+fn what_is_kept_outlasts_a_full_disk_and_is_nobody_elses() {
+    let Some(python) = python() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let tracer = concat!(env!("CARGO_MANIFEST_DIR"), "/../memory/src/trace/python");
+    let mut command = Command::new(python);
+    command
+        .arg(script("put_back.py"))
+        .arg(dir.path())
+        .env("PYTHONPATH", tracer)
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    let out = command.output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
 fn distributed_checkpoints_are_not_written() {
     let Some(python) = python() else { return };
     let dir = tempfile::tempdir().unwrap();

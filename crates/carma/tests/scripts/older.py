@@ -35,6 +35,10 @@ def before():
     put("empty.pt", b"")
     put("big.pt", BIG)
     put("big.bin", BIG)
+    put("mixed.bin", BIG)
+    for name in ("added.pt", "middle.pt"):
+        put(name, b"earlier")
+        os.link(name, "other-" + name)
     put("plain.log", b"1\n")
     put("rotated.log", b"1\n")
     put("job.lock", b"")
@@ -45,7 +49,7 @@ def before():
             archive.write("%s.%s" % (name, "pt") if name == "big" else "best.pt")
         with tarfile.open(name + ".tar", "w") as archive:
             archive.add("%s.%s" % (name, "pt") if name == "big" else "best.pt")
-    for folder in ("ckpt", "ckpt.bak", "step-1", "step-3", "at"):
+    for folder in ("ckpt", "ckpt.bak", "step-1", "step-3", "at", "over", "same"):
         os.mkdir(folder)
         put(folder + "/model.pt", folder.encode())
     os.symlink("step-1", "latest")
@@ -83,7 +87,10 @@ def after():
     for name in ("best.pt", "chmod.pt", "forked.pt", "hard.pt", "removed.pt", "renamed.pt", "again.pt", "at.pt", "linked.pt", "models.bin"):
         assert get(name) == name.encode(), name
     assert get("other.pt") == b"hard.pt" and os.path.samefile("hard.pt", "other.pt")
-    assert get("empty.pt") == b"" and get("big.pt") == get("big.bin") == BIG
+    assert get("empty.pt") == b"" and get("big.pt") == get("big.bin") == get("mixed.bin") == BIG
+    for name in ("added.pt", "middle.pt"):
+        assert get("other-" + name) == b"earlier" and get(name) == b"new", name
+    assert not os.path.exists("over.tmp")
     assert get("plain.log") == b"1\n2\n" and get("rotated.log") == b"1\n2\n"
     # Another has removed it.
     assert not os.path.exists("job.lock")
@@ -94,7 +101,7 @@ def after():
             assert archive.namelist() == [member] and archive.read(member) == get(member)
         with tarfile.open(name + ".tar") as archive:
             assert archive.getnames() == [member] and archive.extractfile(member).read() == get(member)
-    for folder in ("ckpt", "ckpt.bak", "step-1", "step-3", "at"):
+    for folder in ("ckpt", "ckpt.bak", "step-1", "step-3", "at", "over", "same"):
         assert os.listdir(folder) == ["model.pt"] and get(folder + "/model.pt") == folder.encode(), folder
     assert os.readlink("latest") == "step-1"
     assert get("live.pt") == b"live" and get("owned.pt") == b"owned"
@@ -176,6 +183,24 @@ def meets():
             f.write(content_now)
         assert os.path.samestat(os.stat(name), was)
     save("hard.pt")
+    # Other names of what is replaced.
+    for name, mode in (("added.pt", "ab"), ("middle.pt", "r+b")):
+        with open(name, mode) as f:
+            save(f)
+        put(name + ".new", b"new")
+        os.replace(name + ".new", name)
+    # More than an object in a large file.
+    with open("mixed.bin", "wb") as f:
+        f.write(BIG[:-1])
+        save(f)
+    # A folder takes the place of an empty one, and is removed.
+    os.mkdir("over.tmp")
+    os.rename("over", "over.tmp")
+    shutil.rmtree("over.tmp")
+    os.mkdir("over")
+    save("over/model.pt")
+    os.remove("same/model.pt")
+    os.rename("same", "same")
     os.symlink("step-3", "latest.tmp")
     os.replace("latest.tmp", "latest")
     os.remove("linked.pt")

@@ -9,6 +9,7 @@ what else the program wrote there stays. No part of this needs PyTorch.
 """
 
 import bz2
+import collections
 import contextlib
 import errno
 import fcntl
@@ -28,6 +29,7 @@ import zipfile
 
 MARK = b"carma: object %d that process %d saved in a dry run\n"
 MARKED = re.compile(rb"carma: object (\d+) that process (\d+) saved in a dry run\n")
+MOST_PENDING = 64
 LONGEST = 1 << 20  # of a file that stands for objects, or of a part of an archive
 PIECES = 64  # so often that much is read of what is packed
 PACKED = ((b"\x1f\x8b", gzip.open), (b"BZh", bz2.open), (b"\xfd7zXZ", lzma.open))
@@ -36,6 +38,7 @@ SYSTEM = ("/proc/", "/sys/", "/dev/")
 SHARED = "/dev/shm/"  # files as others
 PART = ".part"  # of a copy that is not whole yet
 FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NOT_ALL = 3  # what is returned where something was not put back
 SAVED = 0, 0  # in place of a file's identity: what the program has there, if anything, stands for objects
 NUMBERS = itertools.count()
@@ -118,7 +121,8 @@ class Kept:
         # From the notes of all processes: paths of this program's files (which these are, as far as that is known) and folders;
         # older files of which a copy is kept: from where on.
         self.mine, self.made, self.copied = {}, set(), {}
-        self.pending = set()  # what this process is about to make: which file or folder that is, is not known yet
+        # What this process is about to make: which file or folder that is, is not known yet. Of more than a few the latest.
+        self.pending = collections.deque(maxlen=MOST_PENDING)
         self.folders = {}  # ours, by where they are
         self.temporary = os.path.realpath(tempfile.gettempdir())
         self.here = threading.local()
@@ -180,7 +184,11 @@ class Kept:
                     self.note("written", path, *(SAVED if stands_for_objects(path) else identity(found)))
                 elif is_folder(path) and not os.listdir(path):
                     self.note("made", path, *identity(found))
-            self.pending.discard(path)
+            self.settled(path)
+
+    def settled(self, path):
+        with contextlib.suppress(ValueError):
+            self.pending.remove(path)
 
     def note(self, *what):
         if what[0] == "written" and self.mine.get(what[1]) == what[2:]:
@@ -222,10 +230,10 @@ class Kept:
                     for path in within(self.mine, new, new):
                         del self.mine[path]
                     self.mine.update(mine)
-                    self.made -= set(made)
+                    self.made -= {*made, *within(self.made, new, new)}
                     self.made.update(made.values())
                     for path in [*within(self.copied, old, new), *within(self.copied, new, new)]:
-                        del self.copied[path]
+                        self.copied.pop(path, None)
 
     def copied_from(self, path, found):
         """From where on a copy of this older file is kept; `None`: there is none."""
@@ -248,7 +256,9 @@ class Kept:
         if not which and self.mine.get(path, 0) == identity_of(path):
             return  # it is the same
         self.note("written", path, *which)
-        (self.pending.discard if which else self.pending.add)(path)
+        self.settled(path)
+        if not which:
+            self.pending.append(path)
 
     def aside(self, path):
         """Paths for what is kept of a file: in our folders on its file system, or else in that of temporary files."""
@@ -259,7 +269,11 @@ class Kept:
                 folder = self.folders.get(parent)
                 if folder is None or not os.path.isdir(folder):
                     folder = tempfile.mkdtemp(prefix=".carma-dry-run-", dir=parent or self.temporary)
-                    self.note("kept", folder, *identity(os.stat(folder)))
+                    try:
+                        self.note("kept", folder, *identity(os.stat(folder)))
+                    except OSError:  # the run is over, or no disk takes notes: what is kept would never come back
+                        os.rmdir(folder)
+                        return
                     self.folders[parent] = folder
                 yield os.path.join(folder, name)
 
@@ -268,11 +282,16 @@ class Kept:
         failure = OSError(errno.EACCES, os.strerror(errno.EACCES))
         for aside in self.aside(path):
             try:
-                with open(path, "rb") as file, open(aside + PART, "xb") as part:
+                # It is the file that was found: who may write in its folder could put a link there, to what only we may read.
+                descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+                with open(descriptor, "rb") as file, open(aside + PART, "xb") as part:
+                    if identity(os.fstat(descriptor)) != identity(found):
+                        raise OSError(errno.ESTALE, "it is another file now")
                     file.seek(start)
                     shutil.copyfileobj(file, part, LONGEST)
+                    part.flush()
                     give(part.fileno(), found.st_uid, found.st_gid)
-                shutil.copystat(path, aside + PART)
+                    shutil.copystat("/proc/self/fd/%d" % descriptor, aside + PART)
                 os.rename(aside + PART, aside)
                 self.note("copied", path, aside, start, found.st_dev, found.st_ino)
                 return
@@ -350,7 +369,9 @@ class Kept:
             if found.st_size and not self.is_mine(path):
                 # Of an older file that is small, and one that only grows, enough is kept.
                 start, at = self.copied_from(path, found), os.lseek(descriptor, 0, os.SEEK_CUR)
-                if start == 0 or appends and start is not None or not self.set_aside(path, start=max(at - LONGEST, 0)):
+                # What has another name is no longer this file once something takes this name.
+                enough = found.st_nlink == 1 and (start == 0 or appends and start is not None)
+                if enough or not self.set_aside(path, start=max(at - LONGEST, 0)):
                     return  # what was read ahead of a buffer is not written behind
                 new = os.open(path, os.O_RDWR)
                 os.lseek(new, at, os.SEEK_SET)
@@ -422,7 +443,7 @@ class Kept:
         path = name_of(path, folder)
         if not os.path.lexists(path):
             self.note("made", path)
-            self.pending.add(path)
+            self.pending.append(path)
 
     def folder_removed(self, path, folder):
         path = name_of(path, folder)
@@ -485,8 +506,7 @@ def has_mark(file):
 def stands_for_objects(path):
     """Whether a file has in it what `torch.save` wrote, packed perhaps."""
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):
+        if not os.path.isfile(path):
             return False
         with open(path, "rb") as file:
             start = file.read(512)
@@ -495,8 +515,6 @@ def stands_for_objects(path):
                 parts = [part for part in archive.infolist() if part.file_size <= LONGEST]
                 return any(MARKED.search(archive.read(part)) for part in parts)
         unpack = next((unpack for magic, unpack in PACKED if start.startswith(magic)), None)
-        if unpack is None and found.st_size > LONGEST and start[257:262] != b"ustar":
-            return False
         with (unpack or open)(path, "rb") as file:
             return has_mark(file)
     except Exception:  # modules for packed files have an error each for what is no such file
@@ -544,12 +562,13 @@ def fill(there, here, start=0, same=None):
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
     except FileNotFoundError:
         descriptor = os.open(here, os.O_WRONLY | os.O_NOFOLLOW | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb", buffering=0) as file, open(there, "rb") as kept:
+    with open(descriptor, "wb") as file, open(there, "rb") as kept:
         if same is not None and identity(os.fstat(descriptor)) != same:
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
         file.truncate(start)
         file.seek(start)
         shutil.copyfileobj(kept, file, LONGEST)
+        file.flush()
         found = os.fstat(kept.fileno())
         if same is None:
             give(descriptor, found.st_uid, found.st_gid)
@@ -598,6 +617,8 @@ class Undoing:
         if old not in self.made:
             self.steps.append(("renamed", (old, new, *same)))
         self.written = self.written - set(within(self.written, new, new)) | set(within(self.written, old, new).values())
+        for path in within(self.made, new, new):  # an empty folder, which is gone
+            del self.made[path]
         self.made.update({path: self.made.pop(was) for was, path in within(self.made, old, new).items()})
 
     def all(self):
@@ -651,7 +672,14 @@ class Undoing:
             # What took its place may have got its number.
             if identity_of(here) == same and not os.path.islink(here):
                 if is_lost(here) or has_added(here, start):
-                    fill(there, here, start, same)
+                    try:
+                        fill(there, here, start, same)
+                    except OSError as error:
+                        if start or error.errno not in FULL:
+                            raise
+                        os.replace(there, here)  # a whole copy is there already
+                        self.anew[same] = identity_of(here)
+                        return
                 os.remove(there)
             elif emptied and is_lost(here):
                 move(there, here)
