@@ -285,6 +285,153 @@ fn what_cannot_be_put_back_is_named_with_its_place() {
     assert_eq!(std::fs::read_to_string(dir.path().join("old.log.1")).unwrap(), "of an earlier run");
 }
 
+/// A folder with `best.pt` of an earlier run and a program, and a dry run of it with temporary files of its own.
+struct Trained(tempfile::TempDir);
+
+impl Trained {
+    fn new(program: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for folder in ["w", "t"] {
+            std::fs::create_dir(dir.path().join(folder)).unwrap();
+        }
+        std::fs::write(dir.path().join("w/best.pt"), "of an earlier run").unwrap();
+        std::fs::write(dir.path().join("w/train.py"), program).unwrap();
+        Self(dir)
+    }
+
+    fn best(&self) -> String {
+        std::fs::read_to_string(self.0.path().join("w/best.pt")).unwrap()
+    }
+
+    /// What it prints, what it says, and its exit code.
+    fn dry_run(&self, python: &str) -> (String, String, i32) {
+        let out = Command::new(env!("CARGO_BIN_EXE_carma"))
+            .args(["dry-run", "--gpu", "H200", "--json", "--", "env", "-C", "w", python, "train.py"])
+            .current_dir(self.0.path())
+            .env("TMPDIR", self.0.path().join("t"))
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (text(&out.stdout), text(&out.stderr), out.status.code().unwrap())
+    }
+}
+
+const WORKER: &str = "import concurrent.futures, multiprocessing, os, shutil, signal, subprocess, sys, torch\n\
+     def worker(rank, times=5):\n    \
+         device = 'cuda' if torch.cuda.is_available() else 'cpu'\n    \
+         model = torch.nn.Linear(2048, 2048).to(device)\n    \
+         optimizer = torch.optim.SGD(model.parameters(), lr=1)\n    \
+         for _ in range(times):\n        \
+             model(torch.ones(2, 2048, device=device)).sum().backward()\n        \
+             optimizer.step()\n        \
+             torch.save(model.state_dict(), os.path.abspath('best.pt'))\n\
+     if __name__ == '__main__':\n    \
+         x = torch.ones(1024, 1024, device='cuda')\n    ";
+
+#[test]
+fn the_first_worker_is_traced_and_another_python_is_refused() {
+    let Some(python) = python() else { return };
+    for start in [
+        "torch.multiprocessing.spawn(worker, args=(9,), nprocs=2)",
+        "while not torch.multiprocessing.spawn(worker, args=(9,), nprocs=2, join=False).join(): pass",
+        "torch.multiprocessing.start_processes(worker, nprocs=1, start_method='forkserver')",
+    ] {
+        let trained = Trained::new(&format!("{WORKER}{start}\n"));
+        let (out, stderr, code) = trained.dry_run(python);
+        assert_eq!((code, trained.best().as_str()), (0, "of an earlier run"), "{start}: {stderr}");
+        let value: Value = serde_json::from_str(&out).unwrap();
+        assert!(value["trace"]["end"]["steps"].as_u64().unwrap() >= 3, "{start}: {value}");
+    }
+    for (start, named) in [
+        ("multiprocessing.get_context('spawn').Process(target=worker, args=(0,)).start()", "`spawn`"),
+        (
+            "with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context('forkserver')) as e: \
+             e.submit(worker, 0).result()",
+            "`forkserver`",
+        ),
+        ("open('tr.py', 'w'); subprocess.run([sys.executable, '-u', 'tr.py'])", "(tr.py)"),
+        ("open('tr.py', 'w'); os.system('cd .; A=1 python3 -um tr > log')", "(-m tr)"),
+        (
+            "open('tr.py', 'w'); subprocess.run(['python3', '-m', 'torch.distributed.run', 'tr.py'])",
+            "(tr.py)",
+        ),
+    ] {
+        let trained = Trained::new(&format!("{WORKER}{start}\n"));
+        let (_, stderr, code) = trained.dry_run(python);
+        assert_eq!((code, trained.best().as_str()), (1, "of an earlier run"), "{start}: {stderr}");
+        assert!(stderr.contains(named) && stderr.contains("cannot follow"), "{start}: {stderr}");
+    }
+}
+
+#[test]
+fn work_of_others_than_the_first_process_leaves_no_bound_and_what_it_starts_is_named() {
+    let Some(python) = python() else { return };
+    let dry_run = |body: &str| {
+        let (out, stderr, code) = Trained::new(&format!("{WORKER}{body}\n")).dry_run(python);
+        assert_eq!(code, 0, "{body}: {stderr}");
+        let value: Value = serde_json::from_str(&out).unwrap();
+        let (need, upper) = (&value["estimates"][0]["use_mib"], &value["estimates"][0]["upper_mib"]);
+        let is_bound = upper.as_u64().unwrap() < need.as_u64().unwrap() * 3 / 2;
+        (is_bound, out.contains("this is inference"), stderr)
+    };
+    let fork = "multiprocessing.get_context('fork').Process(target=worker, args=(0, 1)).start()";
+    let (is_bound, is_inference, stderr) = dry_run(fork);
+    assert!(!is_bound && !is_inference && !stderr.contains("started"), "{stderr}");
+    let others = "subprocess.run([sys.executable, '-c', '1'])\n    \
+                  subprocess.run([sys.executable, '-m', 'json.tool', '-h'])\n    \
+                  os.system('cp best.pt a && rm a 2>&1 | cat > b')";
+    let (is_bound, is_inference, stderr) = dry_run(others);
+    assert!(is_bound && is_inference, "{stderr}");
+    let named = Path::new(python).file_name().unwrap().to_str().unwrap();
+    let said = format!("the program started `{named}`, `cp`, `rm`, `cat`: what they did is not put back");
+    assert!(stderr.contains(&said), "{stderr}");
+    let (is_bound, ..) = dry_run("open('run.sh', 'w'); subprocess.run(['sh', 'run.sh'])");
+    assert!(!is_bound);
+}
+
+#[test]
+fn what_was_saved_comes_back_where_the_directory_of_the_program_is_gone() {
+    let Some(python) = python() else { return };
+    for gone in ["os.rename(here, here + '2')", "shutil.rmtree(here)"] {
+        let trained = Trained::new(&format!(
+            "{WORKER}here = os.getcwd(); worker(0, 1); {gone}; os.chdir('/'); worker(0)"
+        ));
+        let (_, stderr, code) = trained.dry_run(python);
+        assert_eq!((code, trained.best().as_str()), (0, "of an earlier run"), "{gone}: {stderr}");
+    }
+    // Nothing can be put back by a Python that is gone.
+    let trained = Trained::new(&format!("{WORKER}os.remove('python'); worker(0)"));
+    let mine = trained.0.path().join("w/python");
+    std::fs::write(&mine, format!("#!/bin/sh\nexec {python} \"$@\"\n")).unwrap();
+    std::fs::set_permissions(&mine, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let (_, stderr, code) = trained.dry_run("./python");
+    assert_eq!(code, 1, "{stderr}");
+    assert!(stderr.contains("was not put back: cannot start"), "{stderr}");
+    // The next dry run says so, too.
+    let (_, later, _) = trained.dry_run("/nonexistent/python");
+    assert!(later.contains("a dry run was killed before it had put back"), "{later}");
+    let by_hand = stderr.lines().find_map(|line| line.strip_prefix("hint: to put it back: ")).unwrap();
+    let by_hand = by_hand.replacen("python3", python, 1);
+    assert!(Command::new("sh").args(["-c", &by_hand]).status().unwrap().success());
+    assert_eq!(trained.best(), "of an earlier run");
+    let (_, later, _) = trained.dry_run("/nonexistent/python");
+    assert!(!later.contains("put back"), "{later}");
+}
+
+#[test]
+fn a_program_that_ends_its_process_is_told_as_such() {
+    let Some(python) = python() else { return };
+    for (end, said) in [
+        ("os._exit(7)", "the program ended itself (os._exit, exit status: 7)"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "the program was killed by signal 9"),
+    ] {
+        let trained = Trained::new(&format!("{WORKER}torch.save(1, 'best.pt'); {end}\n"));
+        let (_, stderr, code) = trained.dry_run(python);
+        assert!(code == 1 && stderr.contains(said) && !stderr.contains("--python"), "{stderr}");
+        assert_eq!(trained.best(), "of an earlier run");
+    }
+}
+
 /// By way of a link, or from another folder in the place of that in which files are kept.
 #[test]
 fn what_another_user_has_put_in_the_way_is_not_followed() {

@@ -6,6 +6,9 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+/// Name of those with files for another program.
+const TRACE: &str = "carma-trace";
+
 /// A folder of our own that goes when we go. It is locked meanwhile, or it would be taken for one that a killed process
 /// left behind.
 #[derive(Debug)]
@@ -21,13 +24,24 @@ impl Folder {
     /// # Errors
     /// It cannot be made or written; the error names the place.
     pub fn with(files: &[(&str, &str)]) -> io::Result<Self> {
-        let folder = Self::new("carma-trace", &std::env::temp_dir())?;
+        let folder = Self::new(TRACE, &std::env::temp_dir())?;
         for (name, text) in files {
             let file = folder.0.join(name);
             std::fs::write(&file, text)
                 .map_err(|e| io::Error::new(e.kind(), format!("cannot write {}: {e}", file.display())))?;
         }
         Ok(folder)
+    }
+
+    /// Leaves it where it is.
+    pub fn keep(self) {
+        std::mem::forget(self);
+    }
+
+    /// Such folders of our user whose processes were killed.
+    #[must_use]
+    pub fn left() -> Vec<PathBuf> {
+        left(TRACE, &std::env::temp_dir())
     }
 
     /// Makes an empty one in memory where there is such a place, for small files that change often.
@@ -68,9 +82,18 @@ impl Drop for Folder {
     }
 }
 
-/// Removes our user's folders of this name whose processes were killed. A process that is not seen may live in another
-/// container; it then holds its lock.
+/// Removes our user's folders of this name whose processes were killed.
 fn sweep(name: &str, base: &Path) {
+    for path in left(name, base) {
+        // A folder that cannot be removed stays.
+        let _ = std::fs::remove_dir_all(&path);
+    }
+}
+
+/// Our user's folders of this name whose processes were killed. A process that is not seen may live in another
+/// container; it then holds its lock.
+fn left(name: &str, base: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
     for entry in std::fs::read_dir(base).into_iter().flatten().flatten() {
         let file_name = entry.file_name();
         let numbers =
@@ -87,8 +110,8 @@ fn sweep(name: &str, base: &Path) {
         if File::open(&path)
             .is_ok_and(|folder| flock(&folder, FlockOperation::NonBlockingLockExclusive).is_ok())
         {
-            // A folder that cannot be removed stays.
-            let _ = std::fs::remove_dir_all(&path);
+            found.push(path);
         }
     }
+    found
 }

@@ -94,6 +94,9 @@ pub(crate) fn launch(
     Ok(Launch { job: Some((cwd, env)), ..launch })
 }
 
+/// Programs that read lines from a file.
+const SHELLS: &[&str] = &["bash", "dash", "ksh", "sh", "zsh"];
+
 /// What is to be typed where a command cannot be followed.
 const TYPE: &str = "a dry run needs the command that starts Python, as in: -- python train.py";
 
@@ -127,7 +130,19 @@ fn of_words(
             launch.words = program_words(&file.to_string_lossy(), rest);
             Ok(launch)
         }
-        None => Err(Failure::usage(format!("`{name}` is no Python program")).hint(TYPE)),
+        None => {
+            let failure = Failure::usage(format!("`{name}` is no Python program"));
+            let script = if SHELLS.contains(&name) {
+                rest.iter().find(|word| !word.starts_with('-'))
+            } else {
+                Some(program).filter(|program| program.ends_with(".sh"))
+            };
+            Err(match script {
+                Some(script) => failure
+                    .hint(format!("give the line in {script} that starts Python, as in: -- python train.py")),
+                None => failure.hint(TYPE),
+            })
+        }
     }
 }
 
@@ -352,6 +367,9 @@ mod tests {
         ] {
             let failure = of(bad).unwrap_err();
             assert_eq!(failure.code, carma_cli::failure::USAGE, "{bad}");
+        }
+        for line in ["bash -x exp/run.sh 3", "exp/run.sh"] {
+            assert!(of(line).unwrap_err().hint.unwrap().contains("the line in exp/run.sh"), "{line}");
         }
     }
 

@@ -14,7 +14,8 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
@@ -98,6 +99,7 @@ pub(crate) fn trace(
     platform: &Platform,
     shows: Shows,
 ) -> Result<Traced, Failure> {
+    name_left();
     let folder = Folder::with(&TRACER).map_err(|e| Failure::new(e.to_string()))?;
     let log = args.output.clone().unwrap_or_else(|| folder.0.join("log"));
     // What lay there is not taken for this run's.
@@ -127,10 +129,16 @@ pub(crate) fn trace(
     let limit = Duration::from_secs(args.timeout.into()) + GRACE;
     let began = Instant::now();
     // However it ended, and before a signal may end this process.
-    let over = || put_back(interpreter(launch, args).arg("-I").arg(folder.0.join(PUT_BACK)), &notes);
-    let (status, interrupted) = wait(child, limit, shows == Shows::Progress, over)
+    let over = || put_back(by_another(launch, args, &notes), &notes);
+    let (status, interrupted, put_back) = wait(child, limit, shows == Shows::Progress, over)
         .map_err(|e| Failure::new(format!("cannot wait for {}: {e}", python.display())))?;
     let took = began.elapsed();
+    if let Err(why) = put_back {
+        let by_hand = by_hand(&folder.0);
+        folder.keep();
+        return Err(Failure::new(format!("what the program changed was not put back: {why}"))
+            .hint(format!("to put it back: {by_hand}")));
+    }
     let read = read(&log, platform, status);
     if quiet && read.is_err() && !interrupted {
         show_tail(&output);
@@ -188,12 +196,64 @@ fn command(
     command
 }
 
-/// Undoes what the program did to older files; says where they are if that fails.
-fn put_back(command: &mut Command, notes: &Path) {
+/// Puts back what was noted. The program may have removed or renamed its directory.
+fn by_another(launch: &Launch, args: &TracerArgs, notes: &Path) -> Command {
+    let command = interpreter(launch, args);
+    let mut python = command.get_program().to_owned();
+    if Path::new(&python).components().count() > 1 {
+        python = std::path::absolute(&python).map_or(python, PathBuf::into_os_string);
+    }
+    let mut absolute = Command::new(python);
+    if launch.job.is_some() {
+        absolute.env_clear();
+    }
+    absolute.envs(command.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    absolute.current_dir("/").stdin(Stdio::null()).arg("-I").arg(notes.with_file_name(PUT_BACK)).arg(notes);
+    absolute
+}
+
+/// The command that does so, for the user.
+fn by_hand(folder: &Path) -> String {
+    let notes = ["notes.taken", "notes"].map(|name| folder.join(name));
+    let notes = notes.iter().find(|notes| notes.exists()).unwrap_or(&notes[1]);
+    format!("python3 {} {}", folder.join(PUT_BACK).display(), notes.display())
+}
+
+/// Names what dry runs that were killed have left to be put back, unless their programs still run.
+fn name_left() {
+    let is_noted = |folder: &PathBuf| {
+        ["notes", "notes.taken"]
+            .iter()
+            .any(|name| folder.join(name).metadata().is_ok_and(|found| found.len() > 0))
+    };
+    let left: Vec<PathBuf> = Folder::left().into_iter().filter(is_noted).collect();
+    if left.is_empty() {
+        return;
+    }
+    let running: Vec<Vec<u8>> = std::fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|process| carma_files::read(&process.path().join("cmdline"), MOST).ok())
+        .collect();
+    for folder in left {
+        let name = [folder.as_os_str().as_bytes(), b"/"].concat();
+        if !running.iter().any(|words| words.windows(name.len()).any(|part| part == name)) {
+            say(&format!(
+                "a dry run was killed before it had put back what its program changed; to put it back: {} && rm -r {}",
+                by_hand(&folder),
+                folder.display()
+            ));
+        }
+    }
+}
+
+/// Undoes what the program did to older files; says where they are if that fails, and why.
+fn put_back(mut command: Command, notes: &Path) -> Result<(), String> {
     let taken = notes.with_extension("taken");
     match std::fs::metadata(notes) {
         // Nothing was noted.
-        Ok(found) if found.len() == 0 => return,
+        Ok(found) if found.len() == 0 => return Ok(()),
         Ok(_) => {}
         // The program has removed them, or an earlier put-back has taken them and was cut off.
         Err(e) => {
@@ -201,17 +261,24 @@ fn put_back(command: &mut Command, notes: &Path) {
                 "{}: {e}: what the program replaced may still be in .carma-dry-run-*",
                 notes.display()
             ));
-            return name_kept(&taken);
+            name_kept(&taken);
+            return Ok(());
         }
     }
     // Ctrl-C reaches all of a terminal's group.
-    let status = command.arg(notes).process_group(0).stdout(io::stderr()).status();
-    match status {
-        Ok(status) if status.success() => {}
+    let status = command.process_group(0).stdout(io::stderr()).status();
+    let why = match status {
+        Ok(status) if status.success() => return Ok(()),
         // It has said what.
-        Ok(status) if status.code() == Some(NOT_ALL) => say("not all that the program changed was put back"),
-        _ => name_kept(if taken.exists() { &taken } else { notes }),
-    }
+        Ok(status) if status.code() == Some(NOT_ALL) => {
+            say("not all that the program changed was put back");
+            return Ok(());
+        }
+        Ok(status) => format!("{} ended: {status}", command.get_program().display()),
+        Err(e) => format!("cannot start {}: {e}", command.get_program().display()),
+    };
+    name_kept(if taken.exists() { &taken } else { notes });
+    Err(why)
 }
 
 /// Older files that are still where the dry run keeps them.
@@ -247,11 +314,31 @@ fn read(log: &Path, platform: &Platform, status: ExitStatus) -> Result<(Vec<u8>,
     // The program that was traced can put anything in its place.
     let bytes = carma_files::read(log, MOST).map_err(|e| Failure::new(e.to_string()))?;
     let bad = |e: carma_memory::Error| Failure::new(format!("the log of the trace: {e}"));
-    if bytes.is_empty() {
+    if let (true, None) = (bytes.is_empty(), status.signal()) {
         return Err(Failure::new(format!("the tracer wrote nothing ({status})"))
             .hint("what it printed is above; --python names a Python that has PyTorch 2.1 or newer"));
     }
-    let replay = trace::replay(&mut trace::read(&bytes[..]).map_err(bad)?, platform).map_err(bad)?;
+    let ended = || match status.signal() {
+        Some(signal) => {
+            Failure::new(format!("the program was killed by signal {signal} before a trace was written"))
+        }
+        None => {
+            Failure::new(format!("the program ended itself (os._exit, {status}) before a trace was written"))
+                .hint("let it end as a script does: what os._exit leaves out is the trace, too")
+        }
+    };
+    if bytes.is_empty() {
+        return Err(ended());
+    }
+    let mut reader = trace::read(&bytes[..]).map_err(bad)?;
+    let replay = trace::replay(&mut reader, platform).map_err(bad)?;
+    if replay.events == 0 && reader.end().is_none() {
+        return Err(ended());
+    }
+    let started: Vec<String> = replay.end.started.iter().map(|name| format!("`{name}`")).collect();
+    if !started.is_empty() {
+        say(&format!("the program started {}: what they did is not put back", started.join(", ")));
+    }
     if replay.end.status == Status::Failed {
         let why = replay.end.reason.as_deref().unwrap_or("no reason given");
         return Err(Failure {
@@ -264,12 +351,12 @@ fn read(log: &Path, platform: &Platform, status: ExitStatus) -> Result<(Vec<u8>,
 
 /// Waits for the child; ends it after `limit`, or when the user wants out, who is told so: politely first, and the
 /// tracer then writes what it has seen. Says whether the user did. `over` is called while signals end nothing yet.
-fn wait(
+fn wait<T>(
     mut child: Child,
     limit: Duration,
     progress: bool,
-    over: impl FnOnce(),
-) -> io::Result<(ExitStatus, bool)> {
+    over: impl FnOnce() -> T,
+) -> io::Result<(ExitStatus, bool, T)> {
     // Signals go to a handle of the process: its id may be another's by then.
     let handle = Arc::new(pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?);
     let interrupts = until_interrupted(Arc::clone(&handle))?;
@@ -297,8 +384,8 @@ fn wait(
     let status = child.wait();
     drop(done);
     let _ = watcher.join();
-    over();
-    Ok((status?, interrupts.over()))
+    let over = over();
+    Ok((status?, interrupts.over(), over))
 }
 
 /// Signals that ask for an end, on their way to the traced program.

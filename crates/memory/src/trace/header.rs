@@ -104,6 +104,12 @@ pub struct End {
     /// Whether it shares its weights out among processes (FSDP), of which a trace has one.
     #[serde(default)]
     pub sharded: bool,
+    /// Whether other processes of the program may work on a GPU; a trace has the first alone.
+    #[serde(default)]
+    pub untraced: bool,
+    /// Other programs that it started.
+    #[serde(default)]
+    pub started: Vec<String>,
     /// Numbers that the program asked for and that were answered plausibly, and the like.
     #[serde(default)]
     pub doubts: Vec<String>,

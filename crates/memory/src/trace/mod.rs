@@ -36,11 +36,12 @@ pub use replay::{COMPILED, Replay, replay};
 use crate::{Error, Estimate, ModelTask, Platform};
 
 /// The tracer's files, to be written into one folder; the first is for `python3 carma_trace.py`.
-pub const TRACER: [(&str, &str); 7] = [
+pub const TRACER: [(&str, &str); 8] = [
     ("carma_trace.py", include_str!("python/carma_trace.py")),
     ("carma_trace_record.py", include_str!("python/carma_trace_record.py")),
     ("carma_trace_reserved.py", include_str!("python/carma_trace_reserved.py")),
     ("carma_trace_kernels.py", include_str!("python/carma_trace_kernels.py")),
+    ("carma_trace_processes.py", include_str!("python/carma_trace_processes.py")),
     ("carma_trace_saves.py", include_str!("python/carma_trace_saves.py")),
     ("carma_trace_files.py", include_str!("python/carma_trace_files.py")),
     ("carma_trace_cuda.py", include_str!("python/carma_trace_cuda.py")),

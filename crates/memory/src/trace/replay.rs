@@ -111,7 +111,7 @@ impl Replay {
             end.steps,
             self.peak_at
         )];
-        if end.steps == 0 && end.backwards == 0 && end.status == Status::Complete {
+        if end.steps == 0 && end.backwards == 0 && end.status == Status::Complete && !end.untraced {
             notes.push("no backward pass was seen: this is inference".to_owned());
         }
         let mut doubts = Vec::new();
@@ -151,6 +151,12 @@ impl Replay {
         let mut estimate = allocator::estimate(&self.footprint(), &task, platform);
         if let Some((share, good_for)) = self.incomplete() {
             estimate.widen(share, good_for);
+        }
+        if self.end.untraced {
+            estimate.widen(
+                1.0,
+                "other processes of the program may work on a GPU, and the trace is of its first one: a lower bound",
+            );
         }
         if self.end.compiled {
             estimate.widen(OTHERWISE, COMPILED);

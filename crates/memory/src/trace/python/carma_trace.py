@@ -56,8 +56,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from carma_trace_cuda import count_model, fake_cuda, fake_parallel, fake_tensor_methods, note_compilers
 from carma_trace_kernels import fake_kernels
+from carma_trace_processes import fake_processes, join
 from carma_trace_record import LOG, NOW, Record, Stop, Tensor, foreign, learn_references, map_tensors, patch
-from carma_trace_saves import fake_saving
+from carma_trace_saves import KEPT, fake_saving
 
 BATCHES = 3  # of a data loader, and least iterations
 STEADY = 3  # iterations at whose ends as much is reserved, and then it is enough
@@ -239,6 +240,7 @@ def install(options):
     fake_loader()
     hook_training()
     fake_saving(getattr(options, "notes", None))
+    fake_processes(KEPT[0])
     watch_models()
     note_compilers()
     fake_parallel()
@@ -269,7 +271,9 @@ def why(error):
 
 def recorded(options, what, body, command=()):
     """Runs `body` under the mode and closes the log; returns the exit code."""
+    KEPT[0].here.busy = True  # the log is none of the program's files
     LOG.open(options.out, header(options, what, command))
+    KEPT[0].here.busy = False
     began, status, reason, code = time.time(), "complete", None, 0
 
     reasons = {signal.SIGTERM: "ended", signal.SIGINT: "interrupted", signal.SIGALRM: "stopped at the time limit"}
@@ -306,6 +310,8 @@ def recorded(options, what, body, command=()):
         status, reason = "partial", "%s after %d s and %d optimizer steps" % (LOG.stop, time.time() - began, RUN.steps)
     if status == "complete" and LOG.next == 0:
         status, reason = "failed", "the program put nothing on a GPU"
+        if LOG.elsewhere[0]:
+            reason += " in its first process, and others are not traced"
     if "parameters" not in LOG.end:
         count_model()
     LOG.close(
@@ -328,6 +334,7 @@ def run_script(options, words):
             sys.argv = words
             sys.path.insert(0, os.path.dirname(os.path.abspath(words[0])))
             runpy.run_path(words[0], run_name="__main__")
+        join()
     return recorded(options, " ".join(words), body, list(words))
 
 

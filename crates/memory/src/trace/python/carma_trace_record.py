@@ -3,6 +3,7 @@
 import functools
 import gzip
 import json
+import mmap
 import os
 import sys
 import sysconfig
@@ -49,11 +50,18 @@ class Log:
     def __init__(self):
         self.file, self.next, self.live, self.peak = None, 0, 0, 0
         self.busy, self.stop, self.unflushed = False, None, 0
-        self.doubts, self.end = {}, {"steps": 0, "backwards": 0, "batch_sizes": [], "train_batch_sizes": []}
+        self.doubts = {}
+        self.end = {"steps": 0, "backwards": 0, "batch_sizes": [], "train_batch_sizes": [], "started": []}
+        # Whether this is a forked process, and whether others than the first may have worked on a GPU: all can say so.
+        self.forked, self.elsewhere = False, mmap.mmap(-1, 1)
         self.threads = set()
         self.segments, self.most_reserved = Segments(), 0
 
+    def is_forked(self):
+        self.forked = True
+
     def open(self, path, header):
+        os.register_at_fork(after_in_child=self.is_forked)
         if path == "-":
             self.file = sys.stdout
         else:
@@ -69,6 +77,7 @@ class Log:
             # What a child process has in its copy of the buffer is not to be written twice.
             os.register_at_fork(after_in_child=lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor))
         self.write(json.dumps(header))
+        self.file.flush()  # the tracer has begun, however the program ends
 
     @whole
     def write(self, line):
@@ -86,6 +95,8 @@ class Log:
             raise Stop(self.stop)
 
     def alloc(self, size):
+        if self.forked:
+            self.elsewhere[0] = 1
         self.next += 1
         self.live += size
         self.peak = max(self.peak, self.live)
@@ -119,6 +130,7 @@ class Log:
         self.end.update(end)
         doubts = sorted(self.doubts.items(), key=lambda kv: -kv[1])
         self.end["doubts"] = ["%s, %d times" % kv if kv[1] > 1 else kv[0] for kv in doubts[:20]]
+        self.end["untraced"] = self.elsewhere[0] > 0
         self.write(json.dumps({"end": self.end}))
         if self.file and self.file is not sys.stdout:
             self.file.close()
