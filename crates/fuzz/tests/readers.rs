@@ -111,6 +111,7 @@ fn trace_log() {
         program: vec!["train.py".into(), "--bs".into(), "64".into()],
         batch: Some(64),
         edition: Some("1".into()),
+        unread: false,
     };
     reader("trace_log").sample(sample).sample(counted).sample(leak).unpacks().reads(move |bytes| {
         let _ = carma_memory::trace::estimate_for(bytes, &asked, &ModelTask::default(), &platform);

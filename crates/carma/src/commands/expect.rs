@@ -500,7 +500,150 @@ mod tests {
         {
             assert_eq!(edition(&["sh", "-c", line]).as_deref(), Some(UNREAD), "{line}");
         }
-        assert_eq!(edition(&["./exe"]), None);
+        // Of a program that is no text size and time count.
+        let first = edition(&["./exe"]);
+        assert!(first.as_deref().is_some_and(|text| text != UNREAD));
+        fs::write(dir.path().join("exe"), b"\x7fELF\0").unwrap();
+        assert_ne!(edition(&["./exe"]), first);
+    }
+
+    /// Edition of a command before and after one of its files was edited, from a folder with these.
+    fn editions(files: &[(&str, &str)], words: &[&str], edited: &str) -> [Option<String>; 2] {
+        let dir = tempfile::tempdir().unwrap();
+        for (file, text) in files {
+            let file = dir.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        let of = || {
+            let command = words.iter().map(ToString::to_string).collect();
+            let mut job = SubmitRequest { command, ..request("", dir.path()) };
+            gather(&mut job, Source::Options, &ModelArgs::default(), &TaskArgs::default(), Path::new("/"))
+                .unwrap();
+            job.task.script
+        };
+        let before = of();
+        let text = fs::read_to_string(dir.path().join(edited)).unwrap();
+        fs::write(dir.path().join(edited), text + "# 30G").unwrap();
+        [before, of()]
+    }
+
+    fn is_unread(edition: &Option<String>) -> bool {
+        edition.as_deref() == Some(UNREAD)
+    }
+
+    #[test]
+    fn whatever_a_command_runs_is_read_or_known_to_be_unread() {
+        let own = "#!/usr/bin/env python3\n";
+        // What is edited, how it comes to run, and what else there is.
+        for (edited, line, script) in [
+            ("t.py", "bash x/../run.sh", "cd \"$(dirname \"$0\")\"\npython t.py"),
+            ("a/t.py", "bash a/run.sh", "cd $(dirname \"${BASH_SOURCE[0]}\") && python t.py"),
+            ("a/t.py", "bash a/run.sh", "python ${0%/*}/t.py"),
+            ("a/t.py", "bash a/run.sh", "HERE=\"$(cd \"$(dirname \"$0\")\" && pwd)\"\npython $HERE/t.py"),
+            ("t.py", "bash run.sh", "DIR=$(pwd)\npython ${DIR}/t.py"),
+            ("t.py", "bash run.sh", "python \"$PWD/t.py\""),
+            ("conf/e1.yaml", "bash run.sh e1", "python t.py --config conf/$1.yaml"),
+            ("conf/e1.yaml", "bash run.sh conf/e1.yaml", "NAME=${1:-e2}\ncd conf\npython ../t.py ../$NAME"),
+            ("b/t.py", "bash run.sh", "cd a && python prep.py && cd ../b && python t.py"),
+            ("b/t.py", "bash run.sh", "(cd a; python prep.py); python b/t.py"),
+            ("t.py", "bash run.sh", "./inner.sh"),
+            ("t.py", "bash run.sh", "for i in 1 2; do\n  nohup bash ./inner.sh $i\ndone"),
+            ("run", "bash run", ""),
+            ("t.py", "bash shell", ""),
+            ("train", "./train", ""),
+            ("train", "python -u train --x 1", ""),
+            ("pk/__main__.py", "python pk", ""),
+            ("t.py", "./shell", ""),
+            ("env", "bash run.sh", "source env\npython t.py --seed $SEED"),
+            ("args.txt", "python t.py --config args.txt", ""),
+            ("conf/base", "python t.py --config=conf/base", ""),
+            ("C.YAML", "python t.py C.YAML", ""),
+            ("conf/e1.yaml", "python t.py conf/e2.yaml,conf/e1.yaml", ""),
+            ("args.txt", "python t.py @args.txt", ""),
+        ] {
+            let files = [
+                ("run.sh", script),
+                ("a/run.sh", script),
+                ("inner.sh", "#!/bin/sh\npython t.py"),
+                ("shell", "#!/bin/bash\nexec python t.py"),
+                ("run", "python t.py"),
+                ("train", own),
+                ("pk/__main__.py", ""),
+                ("t.py", ""),
+                ("x/y", ""),
+                ("a/t.py", ""),
+                ("a/prep.py", ""),
+                ("b/t.py", ""),
+                ("env", "SEED=1"),
+                ("args.txt", ""),
+                ("conf/base", ""),
+                ("conf/e1.yaml", ""),
+                ("conf/e2.yaml", ""),
+                ("C.YAML", ""),
+            ];
+            let [before, after] = editions(&files, &line.split(' ').collect::<Vec<_>>(), edited);
+            assert!(before.is_some() && !is_unread(&before) && before != after, "{line}: {script}");
+        }
+    }
+
+    #[test]
+    fn what_only_a_shell_can_tell_is_unread() {
+        let large = format!("x: {}", "y".repeat(2 << 20));
+        let many: String = (0..40).map(|i| format!("python t.py --config c{i}.yaml\n")).collect();
+        for (line, script) in [
+            ("bash run.sh", "cd \"$(find . -name exp)\"; python t.py"),
+            ("bash run.sh", "for i in a b; do python t.py --config $i.yaml; done"),
+            ("bash run.sh", "if x; then C=a.yaml; else C=b.yaml; fi; python t.py $C"),
+            ("bash run.sh", "source env; python t.py --config $CFG"),
+            ("bash run.sh", "shift; python t.py \"$@\""),
+            ("bash run.sh a", "python $(cat name).py"),
+            ("bash run.sh", "bash absent.sh"),
+            ("bash run.sh", "bash run.sh"),
+            ("bash run.sh", &many),
+            ("python t.py --config large.json", ""),
+            ("python absent", ""),
+            ("./absent", ""),
+        ] {
+            let files = [("run.sh", script), ("t.py", ""), ("large.json", &large), ("env", "")];
+            let [edition, _] = editions(&files, &line.split(' ').collect::<Vec<_>>(), "t.py");
+            assert!(is_unread(&edition), "{line}: {script}: {edition:?}");
+        }
+    }
+
+    #[test]
+    fn what_runs_write_and_read_is_no_edition() {
+        for line in [
+            "python t.py --log-file x.txt",
+            "python t.py --data x.txt --resume x.txt --output=x.txt --ckpt x.txt",
+            "python t.py --metrics x.txt x.log x.csv",
+            "python t.py > x.txt",
+            "python t.py 2>&1 | tee x.txt",
+            "mkdir -p out; rm -f x.txt; echo done > x.txt; python t.py",
+            "python t.py --train_file large.json",
+        ] {
+            let large = "y".repeat(2 << 20);
+            let files = [("t.py", ""), ("x.txt", ""), ("x.log", ""), ("x.csv", ""), ("large.json", &large)];
+            let edited = if line.contains("large") { "large.json" } else { "x.txt" };
+            let [before, after] = editions(&files, &["sh", "-c", line], edited);
+            assert!(before == after && before == Some(fingerprint(b"")), "{line}: {before:?} {after:?}");
+        }
+    }
+
+    #[test]
+    fn a_trace_is_believed_less_where_what_runs_is_not_known() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("t.py"), "x").unwrap();
+        let unread = |words: &[&str]| {
+            let command = words.iter().map(ToString::to_string).collect();
+            let mut job = SubmitRequest { command, ..request("", dir.path()) };
+            let (model, task) = (ModelArgs::default(), TaskArgs::default());
+            gather(&mut job, Source::Options, &model, &task, Path::new("/")).unwrap().known.asked.unread
+        };
+        for words in [&["make", "train"][..], &["./bin"], &["sh", "-c", "cd $X && python t.py"]] {
+            assert!(unread(words), "{words:?}");
+        }
+        assert!(!unread(&["python", "t.py"]));
     }
 
     #[test]

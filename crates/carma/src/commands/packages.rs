@@ -40,11 +40,17 @@ impl Installed {
         Some(Self(folders))
     }
 
-    /// Whether this package is there.
+    /// Whether this package is there, and no link to one elsewhere.
     pub(crate) fn has(&self, package: &str) -> bool {
+        // One that is linked from elsewhere is its user's to edit.
+        let is_in = |folder: &Path, file: &Path| {
+            let real = fs::canonicalize(folder).ok().zip(fs::canonicalize(file).ok());
+            real.is_some_and(|(folder, file)| file.starts_with(folder))
+        };
         let is_there = |folder: &PathBuf| {
             let package = folder.join(package);
-            package.is_dir() || package.with_extension("py").is_file()
+            let module = package.with_extension("py");
+            package.is_dir() && is_in(folder, &package) || module.is_file() && is_in(folder, &module)
         };
         self.0.iter().any(is_there)
     }
@@ -123,6 +129,9 @@ mod tests {
             }
         }
         let installed = of(&["python", "t.py"]);
+        fs::create_dir_all(at("src/linked")).unwrap();
+        std::os::unix::fs::symlink(at("src/linked"), at("a/lib/python3.12/site-packages/linked")).unwrap();
+        assert!(!installed.has("linked"));
         assert!(installed.has("torch") && installed.has("six") && !installed.has("pk"));
         assert!(!of(&["sleep", "1"]).has("torch"));
     }

@@ -4,12 +4,14 @@
 use super::dry_run;
 use super::packages::Installed;
 use crate::cli::memory::TaskArgs;
-use carma_memory::command::{Command, Processes, Sharding, Taker};
+use carma_memory::command::{Command, Each, Processes, Sharding, Shell, Taker};
 use carma_memory::estimators::Known;
 use carma_memory::history::{UNREAD, configurations, fingerprint};
 use carma_memory::trace::COMPILED;
 use carma_memory::{Lora, ModelTask, Parallel};
 use std::collections::BTreeMap;
+use std::fs;
+use std::io::{ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 /// Largest script whose text is looked at, bytes.
@@ -18,8 +20,12 @@ const MOST_SCRIPT: u64 = 4 << 20;
 const MOST_SETTINGS: u64 = 1 << 20;
 /// Largest file that is looked at for what it configures, bytes: larger ones are data.
 const MOST_CONFIGURATION: u64 = 1 << 20;
-/// Most such files of a command.
-const MOST_CONFIGURATIONS: usize = 32;
+/// Bytes by which such a file is known as a text, where its name does not say so.
+const HEAD: u64 = 4 << 10;
+/// Largest script for a shell that is taken apart, bytes.
+const MOST_SHELL: usize = 64 << 10;
+/// Most files of a command, and most scripts for a shell that start each other.
+const MOST_FILES: usize = 32;
 /// Bound where several processes, or several GPUs, are not modelled.
 const SEVERAL: f64 = 0.40;
 
@@ -42,23 +48,21 @@ impl Spoken {
     /// Looks at a command with the environment and the directory that it runs in.
     pub(crate) fn of(command: &[String], env: &BTreeMap<String, String>, cwd: &Path) -> Self {
         let program = dry_run::launch(command, env, cwd).map(|launch| launch.program()).unwrap_or_default();
-        let mut files = configurations(command);
+        let edition = Texts::of(command, env, cwd).edition();
         let command = Command::new(command, env);
         // `cd exp && python train.py`: what it names lies there.
         let folder = command.folder().map(|folder| cwd.join(folder));
-        let mut spoken = Self { command, program, folder, ..Self::default() };
-        let text = |name: String| Some((carma_files::read(&spoken.place(&name)?, MOST_SCRIPT).ok()?, name));
-        let (script, name) = spoken.command.scripts().into_iter().find_map(text).unzip();
+        let mut spoken = Self { command, program, folder, edition, ..Self::default() };
+        let text = |name: String| carma_files::read(&place(spoken.folder.as_deref(), &name)?, MOST_SCRIPT).ok();
+        let by_name = spoken.command.scripts().into_iter().find_map(text);
+        // Whatever its ending, if it is one.
+        let given = || text(spoken.command.file()?.to_owned()).filter(|text| std::str::from_utf8(text).is_ok());
+        let script = by_name.or_else(given);
         spoken.command = spoken.command.with_script(script.as_deref().unwrap_or_default());
-        let read = |name: &str| carma_files::read_text(&spoken.place(name)?, MOST_SETTINGS).ok();
+        let read =
+            |name: &str| carma_files::read_text(&place(spoken.folder.as_deref(), name)?, MOST_SETTINGS).ok();
         spoken.processes = Processes::of(&spoken.command, &read);
-        if let (Some(text), Some(name)) = (&script, &name)
-            && [".sh", ".bash"].iter().any(|end| name.ends_with(end))
-        {
-            files.extend(named_in(&String::from_utf8_lossy(text), spoken.command.env()));
-        }
         spoken.script = script;
-        spoken.edition = spoken.edition_with(name.as_deref(), &files);
         spoken
     }
 
@@ -66,35 +70,6 @@ impl Spoken {
     pub(crate) fn installed(&self) -> Installed {
         // Where the folder is not known: nothing relative is found.
         Installed::of(&self.command, self.folder.as_deref().unwrap_or(Path::new("/")))
-    }
-
-    /// Its edition, where its script has this name. Without files that configure it, it is the script's own, under which earlier versions
-    /// have stored what they learned.
-    fn edition_with(&self, name: Option<&str>, files: &[String]) -> Option<String> {
-        if self.command.is_unread(name, |package| self.installed().has(package)) {
-            return Some(UNREAD.to_owned());
-        }
-        let files = files.iter().filter(|file| Some(file.as_str()) != name);
-        let text = |file: &String| carma_files::read(&self.place(file)?, MOST_CONFIGURATION).ok();
-        let texts: Vec<_> = files.take(MOST_CONFIGURATIONS).map(text).collect();
-        if name.is_none() && texts.iter().all(Option::is_none) {
-            return None;
-        }
-        let mut all = self.script.clone().unwrap_or_default();
-        if texts.iter().any(Option::is_some) {
-            for text in texts {
-                // One that cannot be read is kept apart from one that is empty.
-                all.extend(text.as_ref().map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
-                all.extend(text.unwrap_or_default());
-            }
-        }
-        Some(fingerprint(&all))
-    }
-
-    /// The file that it names so.
-    fn place(&self, name: &str) -> Option<PathBuf> {
-        let is_absolute = Path::new(name).is_absolute();
-        self.folder.as_ref().map(|folder| folder.join(name)).or_else(|| is_absolute.then(|| name.into()))
     }
 
     /// GPUs where the user does not say how many: one for each process of a launcher.
@@ -123,6 +98,7 @@ impl Spoken {
         known.taker = Taker::of(&self.command);
         known.asked.program.clone_from(&self.program);
         known.asked.edition = self.edition.clone().filter(|edition| edition != UNREAD);
+        known.asked.unread = self.program.is_empty() || self.edition.as_deref() == Some(UNREAD);
         known.processes = self.processes.on_one_gpu(task.gpus);
         let all = self.all_processes(task.gpus);
         let mut caveat = |share: f64, why: String| known.caveats.push((share, why));
@@ -177,19 +153,188 @@ impl Spoken {
     }
 }
 
-/// Scripts and configurations of the program that a shell script starts, as they are named from where it starts.
-fn named_in(script: &str, env: &BTreeMap<String, String>) -> Vec<String> {
-    let line = ["sh", "-c", script].map(str::to_owned);
-    let command = Command::new(&line, env);
-    let Some(folder) = command.folder() else { return Vec::new() };
-    let names = command.scripts().into_iter().chain(configurations(&line));
-    names.filter_map(|name| folder.join(name).into_os_string().into_string().ok()).collect()
+/// The file that is named so in this folder. `None`: the folder is not known.
+fn place(folder: Option<&Path>, name: &str) -> Option<PathBuf> {
+    folder.map(|folder| folder.join(name)).or_else(|| Path::new(name).is_absolute().then(|| name.into()))
+}
+
+/// The texts of what a command runs, and of what configures it.
+#[derive(Debug, Default)]
+struct Texts {
+    /// The first script that it runs.
+    script: Option<PathBuf>,
+    /// Each file and its text; `None`: there is none of that name.
+    files: Vec<(PathBuf, Option<Vec<u8>>)>,
+    /// Scripts for a shell that were taken apart.
+    shells: usize,
+    /// Something of it could not be read, or only its shell can tell what it is.
+    is_unread: bool,
+}
+
+impl Texts {
+    fn of(command: &[String], env: &BTreeMap<String, String>, cwd: &Path) -> Self {
+        let mut texts = Self::default();
+        texts.all(&Each::of(command, env, Shell::new(cwd.to_owned(), None, Vec::new())), cwd);
+        texts
+    }
+
+    /// Fingerprint of them all. Of a script alone it is the script's own, under which earlier versions have stored what they learned.
+    fn edition(&self) -> Option<String> {
+        if self.is_unread {
+            return Some(UNREAD.to_owned());
+        }
+        let (scripts, others): (Vec<_>, Vec<_>) =
+            self.files.iter().partition(|(path, _)| Some(path) == self.script.as_ref());
+        let mut all: Vec<u8> = scripts.iter().filter_map(|(_, text)| text.as_deref()).flatten().copied().collect();
+        let is_configured = others.iter().any(|(_, text)| text.is_some());
+        if scripts.is_empty() && !is_configured {
+            return None;
+        }
+        for (_, text) in others.iter().filter(|_| is_configured) {
+            // One that is not there is kept apart from one that is empty.
+            all.extend(text.as_ref().map_or(u64::MAX, |text| text.len() as u64).to_le_bytes());
+            all.extend(text.iter().flatten());
+        }
+        Some(fingerprint(&all))
+    }
+
+    /// Looks at commands that a shell starts in this folder.
+    fn all(&mut self, commands: &[Each], start: &Path) {
+        for each in commands {
+            if self.is_unread {
+                return;
+            }
+            self.one(each, start);
+        }
+    }
+
+    fn one(&mut self, Each { command, words }: &Each, start: &Path) {
+        if command.only_writes() {
+            return;
+        }
+        let folder = command.folder().map(|folder| start.join(folder));
+        let place = |name: &str| place(folder.as_deref(), name);
+        if command.runs() {
+            let is_there = |name: &String| place(name).is_some_and(|path| path.is_file());
+            let script = command.scripts().into_iter().find(is_there);
+            // Where the folder is not known: nothing relative is found.
+            let installed = || Installed::of(command, folder.as_deref().unwrap_or(Path::new("/")));
+            self.is_unread |= command.is_unread(script.as_deref(), |package| installed().has(package));
+            let given = command.file().filter(|file| script.as_deref() != Some(file));
+            // What is given is what runs; a script behind it is an argument.
+            for name in given.into_iter().chain(script.as_deref()) {
+                match place(name) {
+                    Some(path) => self.run(path, name, command, start),
+                    None => self.is_unread = true,
+                }
+            }
+        }
+        let Some(files) = configurations(words) else {
+            self.is_unread |= !command.is_tool();
+            return;
+        };
+        for file in files {
+            match place(&file.name) {
+                Some(path) if file.is_sure => self.configuration(path),
+                Some(path) if !command.is_tool() && is_small_text(&path) => self.configuration(path),
+                Some(_) => {}
+                // Where it lies only its shell can tell.
+                None => self.is_unread |= file.is_sure && !command.is_tool(),
+            }
+        }
+    }
+
+    /// Looks at what a command runs.
+    fn run(&mut self, path: PathBuf, name: &str, command: &Command, start: &Path) {
+        // Python runs a folder by what lies in it.
+        let path = if path.is_dir() { path.join("__main__.py") } else { path };
+        if command.is_own_program() && command.file() == Some(name) && !name.ends_with(".py") && !is_text(&path) {
+            return self.binary(path);
+        }
+        let Ok(text) = carma_files::read(&path, MOST_SCRIPT) else {
+            self.is_unread = true;
+            return;
+        };
+        let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
+        let first = String::from_utf8_lossy(first);
+        let is_for_shell = !command.is_sourced()
+            && (command.is_shell()
+                || [".sh", ".bash"].iter().any(|end| name.ends_with(end))
+                || first.starts_with("#!")
+                    && first.split(['/', ' ']).any(|word| matches!(word.trim(), "sh" | "bash" | "dash" | "zsh")));
+        if is_for_shell {
+            self.shells += 1;
+            if self.shells > MOST_FILES || text.len() > MOST_SHELL {
+                self.is_unread = true;
+                return;
+            }
+        }
+        self.script.get_or_insert_with(|| path.clone());
+        let there = is_for_shell.then(|| command.folder().map(|folder| start.join(folder))).flatten();
+        let line = there.as_ref().map(|_| String::from_utf8_lossy(&text).into_owned());
+        let own = path.parent().map(Path::to_owned);
+        self.add(path, Some(text));
+        if let Some((there, line)) = there.zip(line) {
+            let shell = Shell::new(there.clone(), own, command.given(name).to_vec());
+            self.all(&Each::of_script(&line, command.env(), shell), &there);
+        } else {
+            self.is_unread |= is_for_shell;
+        }
+    }
+
+    /// A program that is no text, which may be long: another has another size or time.
+    fn binary(&mut self, path: PathBuf) {
+        let made = fs::metadata(&path).ok().filter(fs::Metadata::is_file);
+        let Some((made, time)) = made.and_then(|made| Some((made.len(), made.modified().ok()?))) else {
+            self.is_unread = true;
+            return;
+        };
+        let time = time.duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        self.add(path, Some([&made.to_le_bytes()[..], &time.to_le_bytes()].concat()));
+    }
+
+    fn configuration(&mut self, path: PathBuf) {
+        match fs::metadata(&path) {
+            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+                self.add(path, None);
+            }
+            Ok(kind) if kind.is_dir() => {}
+            _ => match carma_files::read(&path, MOST_CONFIGURATION) {
+                Ok(text) => self.add(path, Some(text)),
+                Err(_) => self.is_unread = true,
+            },
+        }
+    }
+
+    fn add(&mut self, path: PathBuf, text: Option<Vec<u8>>) {
+        if self.files.iter().all(|(known, _)| *known != path) {
+            self.is_unread |= self.files.len() == MOST_FILES;
+            self.files.push((path, text));
+        }
+    }
+}
+
+/// Whether a file begins as a text does.
+fn is_text(path: &Path) -> bool {
+    // What is no file may wait for its other end.
+    if !path.is_file() {
+        return false;
+    }
+    let mut head = Vec::new();
+    let read = fs::File::open(path).and_then(|file| file.take(HEAD).read_to_end(&mut head));
+    let text = std::str::from_utf8(&head);
+    // A letter may be cut at the end.
+    let is_utf8 = text.is_ok() || text.is_err_and(|error| error.error_len().is_none());
+    read.is_ok() && is_utf8 && !head.contains(&0)
+}
+
+fn is_small_text(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() <= MOST_CONFIGURATION) && is_text(path)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     fn laid(line: &str, script: &str, gpus: u32) -> (Known, ModelTask, Spoken) {
         let dir = tempfile::tempdir().unwrap();

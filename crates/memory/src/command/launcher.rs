@@ -201,6 +201,22 @@ pub(super) fn inner(command: &Command, launcher: &str) -> usize {
     Some(at).filter(|_| !starts_scripts).or_else(script).unwrap_or(at).min(words.len())
 }
 
+/// Variables that the words of a launcher of MPI set for its program: `-x A=b`, `-genv A b`.
+pub(super) fn variables(own: &[String]) -> Vec<(String, String)> {
+    if !matches!(own.first().map_or("", |word| stem(word)), "mpirun" | "mpiexec") {
+        return Vec::new();
+    }
+    let set = |(at, word): (usize, &String)| {
+        let next = own.get(at + 1)?;
+        match word.trim_start_matches('-') {
+            "x" => next.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned())),
+            "env" | "genv" => Some((next.clone(), own.get(at + 2)?.clone())),
+            _ => None,
+        }
+    };
+    own.iter().enumerate().filter_map(set).collect()
+}
+
 pub(super) fn launcher(command: &Command) -> Option<&'static str> {
     match command.module() {
         Some("torch.distributed.run" | "torch.distributed.launch") => return Some("torchrun"),

@@ -9,7 +9,7 @@ mod taker;
 
 pub use launcher::{Processes, Sharding};
 pub(crate) use started::line_at;
-pub use started::{Packages, Start};
+pub use started::{Each, Packages, Shell, Start};
 pub use taker::{Taken, Taker};
 
 use std::collections::BTreeMap;
@@ -95,6 +95,70 @@ impl Command {
         self.launched().iter().map(String::as_str).find(is_name)
     }
 
+    /// The file that it runs by being given it, whatever its ending: what Python, a shell or a launcher of Python is given, or a program of
+    /// the user's that is named by its path.
+    #[must_use]
+    pub fn file(&self) -> Option<&str> {
+        let words = self.launched();
+        let (program, given) = words.split_first()?;
+        let name = stem(program);
+        if is_sourced(name) {
+            return given.first().map(String::as_str);
+        }
+        if name.starts_with("python") && !name.ends_with(".py") {
+            return first_file(given, &['W', 'X'], &['m', 'c']);
+        }
+        if started::is_shell(program) {
+            return first_file(given, &['o', 'O'], &['c', 's']);
+        }
+        let is_of_python =
+            matches!(launcher::launcher(self), Some("torchrun" | "accelerate" | "deepspeed"));
+        let is_file = is_of_python && self.inner() > 0 && !program.starts_with('-') || self.is_own_program();
+        is_file.then_some(program)
+    }
+
+    /// Whether it is a shell that runs what it is given.
+    #[must_use]
+    pub fn is_shell(&self) -> bool {
+        self.launched().first().is_some_and(|word| started::is_shell(word))
+    }
+
+    /// Whether its own shell reads what it is given (`source env.sh`).
+    #[must_use]
+    pub fn is_sourced(&self) -> bool {
+        is_sourced(self.program())
+    }
+
+    /// The words that this script of it is given.
+    #[must_use]
+    pub fn given(&self, script: &str) -> &[String] {
+        let words = self.launched();
+        words.iter().position(|word| word == script).map_or(&[], |at| &words[at + 1..])
+    }
+
+    /// Whether it runs a program of the user's, as far as its words tell.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        let program = self.program();
+        !self.is_tool()
+            && (self.file().is_some()
+                || launcher::launcher(self).is_some()
+                || program.starts_with("python")
+                || self.script(is_script).is_some())
+    }
+
+    /// Whether it is a program that runs nothing of what it names.
+    #[must_use]
+    pub fn is_tool(&self) -> bool {
+        TOOLS.contains(&self.program())
+    }
+
+    /// Whether it is a program that only writes.
+    #[must_use]
+    pub fn only_writes(&self) -> bool {
+        WRITERS.contains(&self.program())
+    }
+
     /// Whether it runs a script or a module whose text is not known. `read`: which of [`Self::scripts`] was read; `is_installed`: whether
     /// a package of this name is installed in its Python: such code is not edited.
     #[must_use]
@@ -114,7 +178,8 @@ impl Command {
     }
 
     /// Whether it runs a program by its path that is neither the system's nor runs what its words say.
-    pub(crate) fn is_own_program(&self) -> bool {
+    #[must_use]
+    pub fn is_own_program(&self) -> bool {
         let by_path =
             |word: &&String| word.contains('/') && !SYSTEM.iter().any(|folder| word.starts_with(folder));
         let runs_words = |word: &String| stem(word).starts_with("python") || started::is_shell(word);
@@ -238,6 +303,42 @@ impl Command {
 const SYSTEM: &[&str] = &["/bin/", "/sbin/", "/usr/"];
 /// Modules of Python's own that run a script.
 const RUNNERS: &[&str] = &["cProfile", "pdb", "profile", "runpy", "trace"];
+
+/// Programs that write what they name, or only tell of it.
+const WRITERS: &[&str] =
+    &["chmod", "date", "echo", "exit", "kill", "ls", "mkdir", "printf", "rm", "rmdir", "set", "sleep", "tee", "touch", "trap", "wait"];
+/// Programs that read what they name and run none of it, and words of a shell before a question.
+const TOOLS: &[&str] = &[
+    "[", "[[", "awk", "cat", "chmod", "cp", "date", "echo", "elif", "exit", "grep", "head", "kill", "ln", "ls", "mkdir", "mv", "printf",
+    "rm", "rmdir", "rsync", "sed", "set", "sleep", "sort", "tail", "tee", "test", "touch", "trap", "wait", "wc",
+];
+
+fn is_sourced(program: &str) -> bool {
+    matches!(program, "." | "source")
+}
+
+/// The first word that is neither an option nor the value of one of these letters; none behind one that runs something else.
+fn first_file<'a>(words: &'a [String], valued: &[char], others: &[char]) -> Option<&'a str> {
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let Some(letters) = word.strip_prefix(['-', '+']) else { return Some(word) };
+        if letters.is_empty() {
+            return None;
+        }
+        if letters == "-" {
+            return words.next().map(String::as_str);
+        }
+        if letters.starts_with('-') {
+            continue;
+        }
+        match letters.find(|letter| valued.contains(&letter) || others.contains(&letter)) {
+            Some(at) if letters[at..].starts_with(|letter| others.contains(&letter)) => return None,
+            Some(at) if at + 1 == letters.len() => drop(words.next()),
+            _ => {}
+        }
+    }
+    None
+}
 
 /// Name of the program of some words without its folder.
 fn program(words: &[String]) -> &str {

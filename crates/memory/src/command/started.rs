@@ -15,9 +15,215 @@ pub(super) struct Around {
     /// It changes to one that only its shell can tell.
     lost: bool,
     packages: Option<Packages>,
+    shell: Shell,
+}
+
+/// What a shell knows, so far as its words tell it.
+#[derive(Debug, Clone, Default)]
+pub struct Shell {
+    /// Values of its variables; `None`: it is given several, or one that only the shell can tell.
+    variables: BTreeMap<String, Option<String>>,
+    /// What its script is given.
+    given: Vec<String>,
+    /// That has changed since.
+    is_shifted: bool,
+    /// Folder of its script.
+    script: Option<PathBuf>,
+    /// Where it starts.
+    start: PathBuf,
+}
+
+impl Shell {
+    /// One that starts here, with a script of this folder that is given these words.
+    #[must_use]
+    pub fn new(start: PathBuf, script: Option<PathBuf>, given: Vec<String>) -> Self {
+        Self { start, script, given, ..Self::default() }
+    }
+}
+
+/// One command of several.
+#[derive(Debug, Clone)]
+pub struct Each {
+    /// Taken apart.
+    pub command: Command,
+    /// All its words, with what comes before its program.
+    pub words: Vec<String>,
+}
+
+impl Each {
+    /// Each command of a command: of a line for a shell all that it starts, where each starts it.
+    #[must_use]
+    pub fn of(command: &[String], env: &Env, shell: Shell) -> Vec<Self> {
+        let mut around = Around { env: env.clone(), shell, ..Around::default() };
+        let mut all = Vec::new();
+        each(command, &mut around, 0, &mut all);
+        all
+    }
+
+    /// Each command of a script for a shell.
+    #[must_use]
+    pub fn of_script(text: &str, env: &Env, shell: Shell) -> Vec<Self> {
+        let mut text = text.to_owned();
+        if let Some(folder) = shell.script.as_ref().and_then(|folder| folder.to_str()) {
+            for own in OWN_FOLDER {
+                text = text.replace(own, folder);
+            }
+            for around in [format!("$(cd \"{folder}\" && pwd)"), format!("$(cd {folder} && pwd)")] {
+                text = text.replace(&around, folder);
+            }
+        }
+        let mut around = Around { env: env.clone(), shell, ..Around::default() };
+        let mut all = Vec::new();
+        each_of_line(&text.replace("$(pwd)", "$PWD"), &mut around, 0, &mut all);
+        all
+    }
+}
+
+/// How a script calls the folder that it lies in.
+const OWN_FOLDER: &[&str] = &[
+    "$(dirname \"$0\")",
+    "$(dirname $0)",
+    "$(dirname -- \"$0\")",
+    "$(dirname \"${0}\")",
+    "$(dirname \"${BASH_SOURCE[0]}\")",
+    "$(dirname -- \"${BASH_SOURCE[0]}\")",
+    "$(dirname ${BASH_SOURCE[0]})",
+    "$(dirname \"$BASH_SOURCE\")",
+    "$(dirname \"${BASH_SOURCE}\")",
+    "`dirname $0`",
+    "`dirname \"$0\"`",
+    "${0%/*}",
+    "${BASH_SOURCE[0]%/*}",
+];
+
+fn each(command: &[String], around: &mut Around, depth: usize, all: &mut Vec<Each>) {
+    let mut own = around.clone();
+    let words = unwrapped(command, &mut own);
+    if let Some(at) = line_of(words) {
+        // Its shell is another: what it changes stays there.
+        own.shell.given = words.get(at + 2..).unwrap_or_default().to_vec();
+        own.shell.script = None;
+        return each_of_line(&words[at].replace("$(pwd)", "$PWD"), &mut own, depth, all);
+    }
+    all.push(Each { command: program_in(words, own), words: flat(command) });
+}
+
+fn each_of_line(line: &str, around: &mut Around, depth: usize, all: &mut Vec<Each>) {
+    let mut outside = Vec::new();
+    for part in parts(line) {
+        match part.as_slice() {
+            [sign] if sign == "(" && outside.len() == DEEPEST => {
+                outside.clear();
+                around.lost = true;
+            }
+            [sign] if sign == "(" => outside.push((around.folder.clone(), around.lost)),
+            [sign] if sign == ")" => {
+                if let Some(folder) = outside.pop() {
+                    (around.folder, around.lost) = folder;
+                }
+            }
+            _ => {
+                let part: Vec<String> = part.iter().flat_map(|word| around.expanded(word)).collect();
+                let mut own = around.clone();
+                match unwrapped(&part, &mut own) {
+                    [] => part.iter().for_each(|word| around.assign(word)),
+                    [export, variables @ ..]
+                        if matches!(export.as_str(), "export" | "declare" | "readonly" | "local") =>
+                    {
+                        around.env.extend(variables.iter().filter_map(|word| assignment(word)));
+                        variables.iter().for_each(|word| around.assign(word));
+                    }
+                    [cd, folder @ ..] if matches!(cd.as_str(), "cd" | "pushd") => around.change(folder),
+                    [popd, ..] if popd == "popd" => around.lost = true,
+                    [repeat, name, ..] if matches!(repeat.as_str(), "for" | "select" | "read") => {
+                        drop(around.shell.variables.insert(name.clone(), None));
+                    }
+                    words => {
+                        // What it sets is not known, nor where it goes.
+                        let is_activated = words.get(1).is_some_and(|file| file.ends_with("bin/activate"));
+                        if matches!(words[0].as_str(), "." | "source" | "eval" | "shift" | "getopts")
+                            && !is_activated
+                        {
+                            around.forget();
+                        }
+                        if depth < DEEPEST {
+                            each(&part, around, depth + 1, all);
+                        } else {
+                            around.lost = true;
+                        }
+                    }
+                }
+            }
+        }
+    }
 }
 
 impl Around {
+    /// A word as its shell takes it, as far as that is known: what is not keeps its sign.
+    fn expanded(&self, word: &str) -> Vec<String> {
+        if matches!(word, "$@" | "$*" | "${@}") && !self.shell.is_shifted {
+            return self.shell.given.clone();
+        }
+        let (mut text, mut rest) = (String::new(), word);
+        while let Some((before, after)) = rest.split_once('$') {
+            text.push_str(before);
+            let (name, end) = match after.strip_prefix('{').and_then(|after| after.split_once('}')) {
+                Some((name, end)) => (name, end),
+                None if after.starts_with(|c: char| c.is_ascii_digit()) => after.split_at(1),
+                None => {
+                    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                    after.split_at(after.find(|c| !is_name(c)).unwrap_or(after.len()))
+                }
+            };
+            match self.value(name) {
+                Some(value) => text.push_str(&value),
+                // The sign stays.
+                None => text.push_str(&rest[before.len()..rest.len() - end.len()]),
+            }
+            if text.len() > LONGEST {
+                return vec![word.to_owned()];
+            }
+            rest = end;
+        }
+        text.push_str(rest);
+        vec![text]
+    }
+
+    fn value(&self, name: &str) -> Option<String> {
+        if let Some((name, default)) = name.split_once(":-") {
+            let is_known = self.env.contains_key(name) || self.shell.variables.contains_key(name);
+            let is_plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+            let own = || self.value(name).map(|own| if own.is_empty() { default.to_owned() } else { own });
+            let is_given = name.parse::<usize>().is_ok();
+            return if is_known || is_given { own() } else { is_plain.then(|| default.to_owned()) };
+        }
+        if name == "PWD" {
+            let folder = self.shell.start.join(&self.folder);
+            return (!self.lost).then(|| folder.to_str().map(str::to_owned)).flatten();
+        }
+        if let Ok(at) = name.parse::<usize>() {
+            let word = || Some(self.shell.given.get(at.checked_sub(1)?).cloned().unwrap_or_default());
+            return (!self.shell.is_shifted).then(word).flatten();
+        }
+        self.shell.variables.get(name).cloned().unwrap_or_else(|| self.env.get(name).cloned())
+    }
+
+    /// Takes a variable. Where it has another value already, either may be the one that counts.
+    fn assign(&mut self, word: &str) {
+        let Some((name, value)) = assignment(word) else { return };
+        let known = self.shell.variables.get(&name);
+        let is_other = known.is_some_and(|known| known.as_ref() != Some(&value));
+        self.shell.variables.insert(name, Some(value).filter(|value| !is_other && !value.contains(['$', '`'])));
+    }
+
+    /// Forgets variables and what a script is given.
+    fn forget(&mut self) {
+        self.shell.is_shifted = true;
+        let names: Vec<String> =
+            self.env.keys().chain(self.shell.variables.keys()).filter(|name| *name != "HOME").cloned().collect();
+        self.shell.variables.extend(names.into_iter().map(|name| (name, None)));
+    }
+
     /// Goes where `cd` with these words does.
     fn change(&mut self, words: &[String]) {
         let folder = words.iter().find(|word| !matches!(word.as_str(), "-P" | "-L" | "--"));
@@ -114,6 +320,7 @@ impl Start {
             if inner == 0 {
                 break;
             }
+            around.env.extend(launcher::variables(&here.words[..inner]));
             let words = unwrapped(&here.words[inner..], &mut around).to_vec();
             here.words.truncate(inner);
             launcher = std::mem::replace(&mut here.words, words);
@@ -125,6 +332,7 @@ impl Start {
 
 /// The program of a line that starts one and does no more than to change directories and variables before.
 fn one(line: &str, around: &mut Around) -> Option<Vec<String>> {
+    let line = unredirected(line);
     // What a shell takes otherwise than it stands, and a word that is empty.
     let is_read = line.contains(|c| "|<>()$`\\*?[]~{}!".contains(c));
     if is_read || line.replace("&&", ";").contains('&') || line.contains("''") || line.contains("\"\"") {
@@ -148,6 +356,28 @@ fn one(line: &str, around: &mut Around) -> Option<Vec<String>> {
         }
     }
     program
+}
+
+/// A line without where its output goes, as far as that stands at its end: `> log 2>&1`.
+fn unredirected(mut line: &str) -> &str {
+    loop {
+        line = line.trim_end();
+        if let Some(before) = line.strip_suffix("2>&1").filter(|before| before.ends_with([' ', '\t'])) {
+            line = before;
+            continue;
+        }
+        let Some((before, file)) = line.rsplit_once('>') else { return line };
+        let file = file.trim_start();
+        // `2>`, `>>`, `&>`.
+        let before = before.strip_suffix('>').unwrap_or(before);
+        let before = before.strip_suffix(['1', '2', '&']).unwrap_or(before);
+        let is_plain = !file.is_empty()
+            && file.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-+,:=@%".contains(&b));
+        if !is_plain || !before.ends_with([' ', '\t']) {
+            return line;
+        }
+        line = before;
+    }
 }
 
 /// A program that starts another, its options that take the next word, and how many words of its own come before the other.
@@ -261,6 +491,8 @@ const WRAPPERS: &[Wrapper] = &[
     ("then", &[], 0),
     ("else", &[], 0),
     ("do", &[], 0),
+    ("if", &[], 0),
+    ("while", &[], 0),
     ("!", &[], 0),
     ("{", &[], 0),
 ];
@@ -331,6 +563,7 @@ fn program_in(words: &[String], around: Around) -> Command {
     let mut around = Around { env: Env::new(), ..around };
     let inner = here.inner();
     if inner > 0 {
+        here.env.extend(launcher::variables(&here.words[..inner]));
         let _ = unwrapped(&here.words[inner..], &mut around);
     }
     here.folder = Some(around.folder).filter(|_| !around.lost);
@@ -602,6 +835,11 @@ mod tests {
         assert_eq!(shell.words, ["python", "t.py", "--a", "b c"]);
         assert_eq!(shell.env.into_iter().map(|(key, value)| key + &value).collect::<String>(), "A0B1C2");
         assert_eq!(shell.folder, PathBuf::from("w/v x"));
+        for end in [" > log", " >> log 2>&1", " 2> e > o", " &>log ", " >/dev/null 2>&1"] {
+            assert_eq!(line(&format!("python t.py 1{end}")).unwrap().words, ["python", "t.py", "1"], "{end}");
+        }
+        let given = line("mpirun -np 2 -x A=b -x HOME --genv=C=d -genv B c python t.py").unwrap().env;
+        assert_eq!((given["A"].as_str(), given["B"].as_str()), ("b", "c"));
         let spread = line("srun -n 2 nice torchrun t.py 1").unwrap();
         assert_eq!((spread.launcher.join(" "), spread.words.join(" ")), ("torchrun".into(), "t.py 1".into()));
         let spread =
@@ -619,7 +857,11 @@ mod tests {
             ("conda", Some("x"), None)
         );
         for more in [
-            "python a.py > out",
+            "python a.py > out; b",
+            "python a.py >",
+            "python a.py < in",
+            "python a.py > $X",
+            "python a.py && b > out",
             "python a.py && b",
             "python a.py; cd x",
             "python a.py &",

@@ -273,31 +273,84 @@ pub fn names_its_program(command: &[String]) -> bool {
     command.script(is_script).is_some() || command.is_own_program()
 }
 
+/// A file that a command names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Named {
+    /// As it is named.
+    pub name: String,
+    /// It is a script or a configuration by its ending; else whatever it is: it counts if it is a small text.
+    pub is_sure: bool,
+}
+
 /// Files of a command that may configure what it does, in their order, scripts among them: what they say belongs to the task. Not among
-/// them: what is named as a place of output.
+/// them: what is named as a place of output, and data by another ending than a configuration's. `None`: one of them can only its shell tell.
 #[must_use]
-pub fn configurations(command: &[String]) -> Vec<String> {
+pub fn configurations(command: &[String]) -> Option<Vec<Named>> {
     let mut files = Vec::new();
     let mut before = None;
+    let mut is_target = false;
     for word in normalise(&words(command), false).kept {
+        // Where a shell sends output.
+        if std::mem::take(&mut is_target) {
+            continue;
+        }
+        if let Some((descriptor, target)) = word.split_once('>')
+            && descriptor.bytes().all(|b| b.is_ascii_digit())
+        {
+            is_target = target.trim_start_matches('>').is_empty();
+            continue;
+        }
         let value = if word.contains("://") {
             &word
         } else {
             word.split_once('=').map_or(&*word, |(_, value)| value)
         };
-        let value = value.trim_matches(['\'', '"', ';', ')']);
         let (name, own) = option(&word).unzip();
-        let is_result = match &own {
-            Some(Some(_)) => name.as_deref().is_some_and(|name| names_result(name, true)),
-            Some(None) => false,
-            None => before.as_deref().is_some_and(|name| names_result(name, false)),
+        let (of, carries) = match &own {
+            Some(Some(_)) => (name.as_deref(), true),
+            Some(None) => (None, false),
+            None => (before.as_deref(), false),
         };
-        if is_script(value) || is_configuration(value) && !is_result {
-            files.push(value.to_owned());
+        let is_result = of.is_some_and(|name| names_result(name, carries));
+        let is_data = of.is_some_and(names_data);
+        let is_bare = own.is_none() && of.is_none();
+        for value in value.split(',') {
+            let value = value.trim_matches(['\'', '"', ';', ')']).trim_start_matches(['@', '<']);
+            let is_sure = is_script(value) || is_configuration(value);
+            let counts = is_script(value) || !is_result;
+            let may_be = || is_bare || of.is_some_and(names_configuration);
+            if value.contains(['$', '`']) && counts && (is_sure && !is_data || !value.contains('.') && may_be()) {
+                return None;
+            }
+            let is_text = || !is_data && own != Some(None) && !value.contains("://") && !is_written(value);
+            if counts && !value.is_empty() && (is_sure || is_text()) {
+                let is_sure = is_sure && !(is_data && !is_script(value));
+                files.push(Named { name: value.to_owned(), is_sure });
+            }
         }
         before = name.filter(|_| own == Some(None));
     }
-    files
+    Some(files)
+}
+
+/// Whether an option names what is read or written and does not configure: data, and the states of earlier runs.
+fn names_data(name: &str) -> bool {
+    const DATA: &[&str] = &[
+        "cache", "checkpoint", "checkpoints", "ckpt", "corpus", "data", "dataset", "datasets", "dir", "folder", "hostfile", "image",
+        "images", "input", "inputs", "machinefile", "out", "pid", "resume", "root", "split", "tensorboard", "weights",
+    ];
+    !names_configuration(name) && name.split(['-', '_', '.']).any(|part| DATA.contains(&part))
+}
+
+fn names_configuration(name: &str) -> bool {
+    name.split(['-', '_', '.'])
+        .any(|part| matches!(part, "args" | "config" | "configs" | "configuration" | "conf" | "cfg"))
+}
+
+/// Whether a file is a log or a table by its ending, which is written by runs or is data.
+fn is_written(word: &str) -> bool {
+    let end = ending(word).map(str::to_ascii_lowercase);
+    matches!(end.as_deref(), Some("csv" | "err" | "jsonl" | "lock" | "log" | "out" | "pid" | "tsv"))
 }
 
 /// Whether an option of this name names what a run writes, which is another text each time. `carries`: its value stands in the same
@@ -307,12 +360,16 @@ fn names_result(name: &str, carries: bool) -> bool {
     let is_result =
         has(&["metric", "metrics", "result", "results", "report", "reports", "history", "output", "outputs"]);
     let may_be_flag = !carries && matches!(name, "log" | "save");
-    !has(&["config", "configuration", "conf", "cfg"])
+    !names_configuration(name)
         && (is_result || has(&["log", "logs", "save"]) && !may_be_flag)
 }
 
 fn is_configuration(word: &str) -> bool {
-    matches!(ending(word), Some("yaml" | "yml" | "json" | "toml" | "cfg" | "conf" | "ini" | "gin"))
+    let end = ending(word).map(str::to_ascii_lowercase);
+    matches!(
+        end.as_deref(),
+        Some("yaml" | "yml" | "json" | "jsonnet" | "toml" | "cfg" | "conf" | "ini" | "gin")
+    )
 }
 
 /// Whether a word after an option may be its value. `--log` and `--save` are flags in some scripts, and then what is to be done
@@ -321,6 +378,12 @@ fn may_be_value(name: &str, word: &str) -> bool {
     let is_place =
         name == "o" || name.starts_with("out") || name.ends_with("-file") || name.ends_with("-path");
     option(word).is_none() && !is_script(word) && (is_place || !is_configuration(word))
+}
+
+/// Whether a number is no place of output, as an option of this name has it: it may be a size of the model (`--out 256`).
+fn is_size(name: &str, value: &str) -> bool {
+    const PLACES: &[&str] = &["log", "o", "out", "output", "save"];
+    PLACES.contains(&name) && value.trim_matches(['\'', '"', ')']).parse::<f64>().is_ok()
 }
 
 /// The batch sizes that a command gives.
@@ -383,7 +446,7 @@ fn normalise(words: &[String], one_size: bool) -> Words {
     let kept = without(words, |name, given| {
         let is_size = |v: &&str| one_size && v.parse::<u64>().is_ok_and(|n| n > 0);
         let size = given.filter(|_| BATCH.binary_search(&name).is_ok()).filter(is_size);
-        let Some(given) = given.filter(|_| size.is_some() || is_neutral(name)) else { return false };
+        let Some(given) = given.filter(|given| size.is_some() || is_neutral(name, given)) else { return false };
         if LENGTH.binary_search(&name).is_ok() {
             length.push(format!("{name} {given}"));
         }
@@ -392,8 +455,8 @@ fn normalise(words: &[String], one_size: bool) -> Words {
     Words { kept, length }
 }
 
-fn is_neutral(name: &str) -> bool {
-    NEUTRAL.binary_search(&name).is_ok()
+fn is_neutral(name: &str, value: &str) -> bool {
+    NEUTRAL.binary_search(&name).is_ok() && !is_size(name, value)
 }
 
 /// The words without the options that are to be dropped, by name and value; the value of a dropped option goes with it.
@@ -421,7 +484,9 @@ fn without(words: &[String], mut drops: impl FnMut(&str, Option<&str>) -> bool) 
 #[must_use]
 pub fn doing(command: &[String]) -> Vec<String> {
     let doing = |words: &[String]| {
-        without(words, |name, given| given.is_some() && is_neutral(name) && !FEEDING.contains(&name))
+        without(words, |name, given| {
+            given.is_some_and(|given| is_neutral(name, given)) && !FEEDING.contains(&name)
+        })
     };
     let Some(Line { before, line, after, .. }) = Line::of(command) else { return doing(command) };
     let words = [&split(line), after].concat();
@@ -567,6 +632,10 @@ mod tests {
             ("python t.py model.out=256", "python t.py model.out=512"),
             ("python t.py --decoder.output 256", "python t.py --decoder.output 512"),
             ("python t.py trainer.model.out=256", "python t.py trainer.model.out=512"),
+            ("python t.py --out 256", "python t.py --out 512"),
+            ("python t.py --output=256", "python t.py --output=512"),
+            ("python t.py -o 256", "python t.py -o 512"),
+            ("python t.py out=256", "python t.py out=512"),
         ] {
             let words = |line: &str| -> Vec<String> { line.split(' ').map(str::to_owned).collect() };
             assert_ne!(of(a).program, of(b).program, "{a}");
@@ -585,10 +654,41 @@ mod tests {
         }
     }
 
+    fn sure(command: &[String]) -> String {
+        let files = configurations(command).unwrap();
+        files.into_iter().filter(|file| file.is_sure).map(|file| file.name).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn files_that_may_configure() {
+        let of = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            let files = configurations(&words)?.into_iter();
+            Some(files.filter(|file| !file.is_sure).map(|file| file.name).collect::<Vec<_>>().join(" "))
+        };
+        for (line, files) in [
+            ("t.py --config args.txt", "args.txt"),
+            ("t.py --config=conf/base @a.txt", "conf/base a.txt"),
+            ("t.py --x a.txt,b.txt", "a.txt b.txt"),
+            ("t.py --data x.txt --train-dataset d.json --resume c.txt --dir d", "d.json"),
+            ("t.py --log-file a.txt --metrics m.txt --csv x.csv y.jsonl z.log > o.txt 2> e.txt", ""),
+            ("t.py --output o.txt --data-config d.txt", "d.txt"),
+        ] {
+            assert_eq!(of(line).as_deref(), Some(files), "{line}");
+        }
+        assert_eq!(sure(&["t.py", "C.YAML", "c.yaml,d.yaml", "@e.jsonnet"].map(str::to_owned)), "t.py C.YAML c.yaml d.yaml e.jsonnet");
+        for line in ["python $D/t.py", "t.py --config conf/$1.yaml", "t.py $CFG", "t.py --config $CFG", "t.py x=$(a).toml"] {
+            assert_eq!(of(line), None, "{line}");
+        }
+        for line in ["t.py --seed $SEED", "t.py --output $X.json", "t.py --data-dir $D --lr=$LR"] {
+            assert!(of(line).is_some(), "{line}");
+        }
+    }
+
     #[test]
     fn files_that_configure() {
         let of = |words: &[&str]| {
-            configurations(&words.iter().map(ToString::to_string).collect::<Vec<_>>()).join(" ")
+            sure(&words.iter().map(ToString::to_string).collect::<Vec<_>>())
         };
         let line = |line: &str| of(&line.split(' ').collect::<Vec<_>>());
         assert_eq!(
@@ -608,7 +708,7 @@ mod tests {
     fn files_of_results_configure_nothing() {
         let files = |line: &str| {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            configurations(&words).join(" ")
+            sure(&words)
         };
         for line in [
             "./run --metrics metrics.json",
@@ -819,7 +919,7 @@ mod tests {
         }
         let timed = words(&["timeout", "3600", "bash", "-lc", line]);
         assert_eq!(
-            (configurations(&timed).join(" ").as_str(), signature(&timed).batch),
+            (sure(&timed).as_str(), signature(&timed).batch),
             ("t.py c.yaml", Some(8))
         );
         let doing_of = |line: &str| doing(&words(&["timeout", "60", "bash", "-lc", line]));

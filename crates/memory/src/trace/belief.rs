@@ -14,6 +14,8 @@ pub struct Asked {
     pub batch: Option<u64>,
     /// Fingerprint of its script and of what configures it, where they could be read.
     pub edition: Option<String>,
+    /// There is a command whose program (no `program`) or text (no `edition`) could not be read.
+    pub unread: bool,
 }
 
 /// Widening for the same program with other arguments.
@@ -65,6 +67,20 @@ impl Asked {
             }
             its_batch = its.batch.or(its_batch);
             asked_batch = wanted.batch.or(asked_batch);
+        } else if made.is_some() && self.unread {
+            estimate.widen(
+                OTHER_ARGUMENTS,
+                &format!("the trace is of `{}`; whether the command runs that is not known", header.what),
+            );
+            estimate.apart();
+        }
+        // A trace that was made of what is asked notes no edition then.
+        if self.unread && !self.program.is_empty() && header.edition.is_some() {
+            estimate.widen(
+                OTHER_ARGUMENTS,
+                "whether the script was edited since the trace was made is not known: its text could not be read",
+            );
+            estimate.apart();
         }
         if self.is_of_another_edition(header) {
             estimate.widen(
@@ -154,7 +170,7 @@ mod tests {
 
     fn ask(made: &Header, line: &str, batch: Option<u64>) -> Result<Estimate, Error> {
         let program = line.split_whitespace().map(str::to_owned).collect();
-        Asked { program, batch, edition: None }.of(estimate(), made, &[32])
+        Asked { program, batch, edition: None, unread: false }.of(estimate(), made, &[32])
     }
 
     #[test]
@@ -172,6 +188,24 @@ mod tests {
     }
 
     #[test]
+    fn where_the_program_or_its_text_is_not_known_a_trace_is_believed_less() {
+        let of = |program: &[&str], edition: Option<&str>, unread| {
+            let made = Header { edition: edition.map(str::to_owned), ..header("t.py") };
+            let program = program.iter().map(ToString::to_string).collect();
+            Asked { program, unread, ..Asked::default() }.of(estimate(), &made, &[]).unwrap()
+        };
+        for (wide, why) in [
+            (of(&[], None, true), "the trace is of `t.py`; whether"),
+            (of(&["t.py"], Some("1"), true), "edited since"),
+        ] {
+            assert_eq!((wide.use_mib, wide.upper_mib), (MiB(1500), MiB(1964)));
+            assert!(wide.reasons[0].contains(why) && wide.parts.is_none(), "{wide:?}");
+        }
+        // No command is asked for; a trace of what is asked.
+        assert_eq!((of(&[], None, false), of(&["t.py"], None, true)), (estimate(), estimate()));
+    }
+
+    #[test]
     fn another_batch_is_scaled() {
         let made = header("train.py --bs 32");
         let larger = ask(&made, "train.py --bs 128", None).unwrap();
@@ -184,7 +218,7 @@ mod tests {
         assert_eq!(ask(&silent, "train.py", Some(64)).unwrap().use_mib, MiB(2500));
         // A loader of an evaluation has a larger one as a rule, and may be any of them.
         for batches in [[32, 64], [64, 32]] {
-            let asked = |batch| Asked { program: vec!["train.py".into()], batch: Some(batch), edition: None };
+            let asked = |batch| Asked { program: vec!["train.py".into()], batch: Some(batch), edition: None, unread: false };
             let of = |batch| asked(batch).of(estimate(), &silent, &batches).unwrap();
             assert_eq!((of(64).use_mib, of(128).use_mib, of(32)), (MiB(2500), MiB(4500), estimate()));
         }
