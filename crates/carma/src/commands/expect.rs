@@ -475,7 +475,8 @@ mod tests {
             ("python t.py; python run.py", "run.py"),
         ] {
             let (file, words) = (dir.path().join(file), line.split(' ').collect::<Vec<_>>());
-            let of = || [edition(&words), edition(&["sh", "-c", &format!("{line} > log")])];
+            let plain = if line.contains(';') { &["sh", "-c", line][..] } else { &words };
+            let of = || [edition(plain), edition(&["sh", "-c", &format!("{line} > log")])];
             fs::write(&file, "4G").unwrap();
             let first = of();
             assert!(
@@ -548,7 +549,7 @@ mod tests {
             ("b/t.py", "bash run.sh", "cd a && python prep.py && cd ../b && python t.py"),
             ("b/t.py", "bash run.sh", "(cd a; python prep.py); python b/t.py"),
             ("t.py", "bash run.sh", "./inner.sh"),
-            ("t.py", "bash run.sh", "for i in 1 2; do\n  nohup bash ./inner.sh $i\ndone"),
+            ("t.py", "bash run.sh", "for i in 1 2; do\n  nohup bash ./inner.sh --seed $i\ndone"),
             ("run", "bash run", ""),
             ("t.py", "bash shell", ""),
             ("train", "./train", ""),

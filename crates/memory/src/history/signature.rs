@@ -336,8 +336,9 @@ pub fn configurations(command: &[String]) -> Option<Vec<Named>> {
 /// Whether an option names what is read or written and does not configure: data, and the states of earlier runs.
 fn names_data(name: &str) -> bool {
     const DATA: &[&str] = &[
-        "cache", "checkpoint", "checkpoints", "ckpt", "corpus", "data", "dataset", "datasets", "dir", "folder", "hostfile", "image",
-        "images", "input", "inputs", "machinefile", "out", "pid", "resume", "root", "split", "tensorboard", "weights",
+        "cache", "checkpoint", "checkpoints", "ckpt", "corpus", "data", "dataset", "datasets", "dir", "eval", "folder", "hostfile", "image",
+        "images", "input", "inputs", "machinefile", "out", "pid", "resume", "root", "split", "tensorboard", "test", "train", "val", "valid",
+        "validation", "weights",
     ];
     !names_configuration(name) && name.split(['-', '_', '.']).any(|part| DATA.contains(&part))
 }
