@@ -53,10 +53,12 @@ impl Spoken {
         // `cd exp && python train.py`: what it names lies there.
         let folder = command.folder().map(|folder| cwd.join(folder));
         let mut spoken = Self { command, program, folder, edition, ..Self::default() };
-        let text = |name: String| carma_files::read(&place(spoken.folder.as_deref(), &name)?, MOST_SCRIPT).ok();
+        let text =
+            |name: String| carma_files::read(&place(spoken.folder.as_deref(), &name)?, MOST_SCRIPT).ok();
         let by_name = spoken.command.scripts().into_iter().find_map(text);
         // Whatever its ending, if it is one.
-        let given = || text(spoken.command.file()?.to_owned()).filter(|text| std::str::from_utf8(text).is_ok());
+        let given =
+            || text(spoken.command.file()?.to_owned()).filter(|text| std::str::from_utf8(text).is_ok());
         let script = by_name.or_else(given);
         spoken.command = spoken.command.with_script(script.as_deref().unwrap_or_default());
         let read =
@@ -185,7 +187,8 @@ impl Texts {
         }
         let (scripts, others): (Vec<_>, Vec<_>) =
             self.files.iter().partition(|(path, _)| Some(path) == self.script.as_ref());
-        let mut all: Vec<u8> = scripts.iter().filter_map(|(_, text)| text.as_deref()).flatten().copied().collect();
+        let mut all: Vec<u8> =
+            scripts.iter().filter_map(|(_, text)| text.as_deref()).flatten().copied().collect();
         let is_configured = others.iter().any(|(_, text)| text.is_some());
         if scripts.is_empty() && !is_configured {
             return None;
@@ -248,7 +251,11 @@ impl Texts {
     fn run(&mut self, path: PathBuf, name: &str, command: &Command, start: &Path) {
         // Python runs a folder by what lies in it.
         let path = if path.is_dir() { path.join("__main__.py") } else { path };
-        if command.is_own_program() && command.file() == Some(name) && !name.ends_with(".py") && !is_text(&path) {
+        if command.is_own_program()
+            && command.file() == Some(name)
+            && !name.ends_with(".py")
+            && !is_text(&path)
+        {
             return self.binary(path);
         }
         let Ok(text) = carma_files::read(&path, MOST_SCRIPT) else {
@@ -261,7 +268,9 @@ impl Texts {
             && (command.is_shell()
                 || [".sh", ".bash"].iter().any(|end| name.ends_with(end))
                 || first.starts_with("#!")
-                    && first.split(['/', ' ']).any(|word| matches!(word.trim(), "sh" | "bash" | "dash" | "zsh")));
+                    && first
+                        .split(['/', ' '])
+                        .any(|word| matches!(word.trim(), "sh" | "bash" | "dash" | "zsh")));
         if is_for_shell {
             self.shells += 1;
             if self.shells > MOST_FILES || text.len() > MOST_SHELL {

@@ -111,8 +111,7 @@ impl Command {
         if started::is_shell(program) {
             return first_file(given, &['o', 'O'], &['c', 's']);
         }
-        let is_of_python =
-            matches!(launcher::launcher(self), Some("torchrun" | "accelerate" | "deepspeed"));
+        let is_of_python = matches!(launcher::launcher(self), Some("torchrun" | "accelerate" | "deepspeed"));
         let is_file = is_of_python && self.inner() > 0 && !program.starts_with('-') || self.is_own_program();
         is_file.then_some(program)
     }
@@ -305,12 +304,15 @@ const SYSTEM: &[&str] = &["/bin/", "/sbin/", "/usr/"];
 const RUNNERS: &[&str] = &["cProfile", "pdb", "profile", "runpy", "trace"];
 
 /// Programs that write what they name, or only tell of it.
-const WRITERS: &[&str] =
-    &["chmod", "date", "echo", "exit", "kill", "ls", "mkdir", "printf", "rm", "rmdir", "set", "sleep", "tee", "touch", "trap", "wait"];
+const WRITERS: &[&str] = &[
+    "chmod", "date", "echo", "exit", "kill", "ls", "mkdir", "printf", "rm", "rmdir", "set", "sleep", "tee",
+    "touch", "trap", "wait",
+];
 /// Programs that read what they name and run none of it, and words of a shell before a question.
 const TOOLS: &[&str] = &[
-    "[", "[[", "awk", "cat", "chmod", "cp", "date", "echo", "elif", "exit", "grep", "head", "kill", "ln", "ls", "mkdir", "mv", "printf",
-    "rm", "rmdir", "rsync", "sed", "set", "sleep", "sort", "tail", "tee", "test", "touch", "trap", "wait", "wc",
+    "[", "[[", "awk", "cat", "chmod", "cp", "date", "echo", "elif", "exit", "grep", "head", "kill", "ln",
+    "ls", "mkdir", "mv", "printf", "rm", "rmdir", "rsync", "sed", "set", "sleep", "sort", "tail", "tee",
+    "test", "touch", "trap", "wait", "wc",
 ];
 
 fn is_sourced(program: &str) -> bool {

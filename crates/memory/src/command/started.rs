@@ -213,14 +213,21 @@ impl Around {
         let Some((name, value)) = assignment(word) else { return };
         let known = self.shell.variables.get(&name);
         let is_other = known.is_some_and(|known| known.as_ref() != Some(&value));
-        self.shell.variables.insert(name, Some(value).filter(|value| !is_other && !value.contains(['$', '`'])));
+        self.shell
+            .variables
+            .insert(name, Some(value).filter(|value| !is_other && !value.contains(['$', '`'])));
     }
 
     /// Forgets variables and what a script is given.
     fn forget(&mut self) {
         self.shell.is_shifted = true;
-        let names: Vec<String> =
-            self.env.keys().chain(self.shell.variables.keys()).filter(|name| *name != "HOME").cloned().collect();
+        let names: Vec<String> = self
+            .env
+            .keys()
+            .chain(self.shell.variables.keys())
+            .filter(|name| *name != "HOME")
+            .cloned()
+            .collect();
         self.shell.variables.extend(names.into_iter().map(|name| (name, None)));
     }
 
@@ -332,7 +339,6 @@ impl Start {
 
 /// The program of a line that starts one and does no more than to change directories and variables before.
 fn one(line: &str, around: &mut Around) -> Option<Vec<String>> {
-    let line = unredirected(line);
     // What a shell takes otherwise than it stands, and a word that is empty.
     let is_read = line.contains(|c| "|<>()$`\\*?[]~{}!".contains(c));
     if is_read || line.replace("&&", ";").contains('&') || line.contains("''") || line.contains("\"\"") {
@@ -356,28 +362,6 @@ fn one(line: &str, around: &mut Around) -> Option<Vec<String>> {
         }
     }
     program
-}
-
-/// A line without where its output goes, as far as that stands at its end: `> log 2>&1`.
-fn unredirected(mut line: &str) -> &str {
-    loop {
-        line = line.trim_end();
-        if let Some(before) = line.strip_suffix("2>&1").filter(|before| before.ends_with([' ', '\t'])) {
-            line = before;
-            continue;
-        }
-        let Some((before, file)) = line.rsplit_once('>') else { return line };
-        let file = file.trim_start();
-        // `2>`, `>>`, `&>`.
-        let before = before.strip_suffix('>').unwrap_or(before);
-        let before = before.strip_suffix(['1', '2', '&']).unwrap_or(before);
-        let is_plain = !file.is_empty()
-            && file.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-+,:=@%".contains(&b));
-        if !is_plain || !before.ends_with([' ', '\t']) {
-            return line;
-        }
-        line = before;
-    }
 }
 
 /// A program that starts another, its options that take the next word, and how many words of its own come before the other.
@@ -835,9 +819,6 @@ mod tests {
         assert_eq!(shell.words, ["python", "t.py", "--a", "b c"]);
         assert_eq!(shell.env.into_iter().map(|(key, value)| key + &value).collect::<String>(), "A0B1C2");
         assert_eq!(shell.folder, PathBuf::from("w/v x"));
-        for end in [" > log", " >> log 2>&1", " 2> e > o", " &>log ", " >/dev/null 2>&1"] {
-            assert_eq!(line(&format!("python t.py 1{end}")).unwrap().words, ["python", "t.py", "1"], "{end}");
-        }
         let given = line("mpirun -np 2 -x A=b -x HOME --genv=C=d -genv B c python t.py").unwrap().env;
         assert_eq!((given["A"].as_str(), given["B"].as_str()), ("b", "c"));
         let spread = line("srun -n 2 nice torchrun t.py 1").unwrap();
@@ -857,11 +838,7 @@ mod tests {
             ("conda", Some("x"), None)
         );
         for more in [
-            "python a.py > out; b",
-            "python a.py >",
-            "python a.py < in",
-            "python a.py > $X",
-            "python a.py && b > out",
+            "python a.py > out",
             "python a.py && b",
             "python a.py; cd x",
             "python a.py &",

@@ -319,7 +319,10 @@ pub fn configurations(command: &[String]) -> Option<Vec<Named>> {
             let is_sure = is_script(value) || is_configuration(value);
             let counts = is_script(value) || !is_result;
             let may_be = || is_bare || of.is_some_and(names_configuration);
-            if value.contains(['$', '`']) && counts && (is_sure && !is_data || !value.contains('.') && may_be()) {
+            if value.contains(['$', '`'])
+                && counts
+                && (is_sure && !is_data || !value.contains('.') && may_be())
+            {
                 return None;
             }
             let is_text = || !is_data && own != Some(None) && !value.contains("://") && !is_written(value);
@@ -336,9 +339,35 @@ pub fn configurations(command: &[String]) -> Option<Vec<Named>> {
 /// Whether an option names what is read or written and does not configure: data, and the states of earlier runs.
 fn names_data(name: &str) -> bool {
     const DATA: &[&str] = &[
-        "cache", "checkpoint", "checkpoints", "ckpt", "corpus", "data", "dataset", "datasets", "dir", "eval", "folder", "hostfile", "image",
-        "images", "input", "inputs", "machinefile", "out", "pid", "resume", "root", "split", "tensorboard", "test", "train", "val", "valid",
-        "validation", "weights",
+        "cache",
+        "checkpoint",
+        "checkpoints",
+        "ckpt",
+        "corpus",
+        "data",
+        "dataset",
+        "datasets",
+        "dir",
+        "eval",
+        "folder",
+        "hostfile",
+        "image",
+        "images",
+        "input",
+        "inputs",
+        "machinefile",
+        "out",
+        "pid",
+        "resume",
+        "root",
+        "split",
+        "tensorboard",
+        "test",
+        "train",
+        "val",
+        "valid",
+        "validation",
+        "weights",
     ];
     !names_configuration(name) && name.split(['-', '_', '.']).any(|part| DATA.contains(&part))
 }
@@ -361,8 +390,7 @@ fn names_result(name: &str, carries: bool) -> bool {
     let is_result =
         has(&["metric", "metrics", "result", "results", "report", "reports", "history", "output", "outputs"]);
     let may_be_flag = !carries && matches!(name, "log" | "save");
-    !names_configuration(name)
-        && (is_result || has(&["log", "logs", "save"]) && !may_be_flag)
+    !names_configuration(name) && (is_result || has(&["log", "logs", "save"]) && !may_be_flag)
 }
 
 fn is_configuration(word: &str) -> bool {
@@ -447,7 +475,9 @@ fn normalise(words: &[String], one_size: bool) -> Words {
     let kept = without(words, |name, given| {
         let is_size = |v: &&str| one_size && v.parse::<u64>().is_ok_and(|n| n > 0);
         let size = given.filter(|_| BATCH.binary_search(&name).is_ok()).filter(is_size);
-        let Some(given) = given.filter(|given| size.is_some() || is_neutral(name, given)) else { return false };
+        let Some(given) = given.filter(|given| size.is_some() || is_neutral(name, given)) else {
+            return false;
+        };
         if LENGTH.binary_search(&name).is_ok() {
             length.push(format!("{name} {given}"));
         }
@@ -677,8 +707,17 @@ mod tests {
         ] {
             assert_eq!(of(line).as_deref(), Some(files), "{line}");
         }
-        assert_eq!(sure(&["t.py", "C.YAML", "c.yaml,d.yaml", "@e.jsonnet"].map(str::to_owned)), "t.py C.YAML c.yaml d.yaml e.jsonnet");
-        for line in ["python $D/t.py", "t.py --config conf/$1.yaml", "t.py $CFG", "t.py --config $CFG", "t.py x=$(a).toml"] {
+        assert_eq!(
+            sure(&["t.py", "C.YAML", "c.yaml,d.yaml", "@e.jsonnet"].map(str::to_owned)),
+            "t.py C.YAML c.yaml d.yaml e.jsonnet"
+        );
+        for line in [
+            "python $D/t.py",
+            "t.py --config conf/$1.yaml",
+            "t.py $CFG",
+            "t.py --config $CFG",
+            "t.py x=$(a).toml",
+        ] {
             assert_eq!(of(line), None, "{line}");
         }
         for line in ["t.py --seed $SEED", "t.py --output $X.json", "t.py --data-dir $D --lr=$LR"] {
@@ -688,9 +727,7 @@ mod tests {
 
     #[test]
     fn files_that_configure() {
-        let of = |words: &[&str]| {
-            sure(&words.iter().map(ToString::to_string).collect::<Vec<_>>())
-        };
+        let of = |words: &[&str]| sure(&words.iter().map(ToString::to_string).collect::<Vec<_>>());
         let line = |line: &str| of(&line.split(' ').collect::<Vec<_>>());
         assert_eq!(
             line("python t.py --config c.yaml b.toml --seed 1 --x=a/d.json"),
@@ -919,10 +956,7 @@ mod tests {
             assert_eq!(signature(&words(shell)), signature(&plain), "{shell:?}");
         }
         let timed = words(&["timeout", "3600", "bash", "-lc", line]);
-        assert_eq!(
-            (sure(&timed).as_str(), signature(&timed).batch),
-            ("t.py c.yaml", Some(8))
-        );
+        assert_eq!((sure(&timed).as_str(), signature(&timed).batch), ("t.py c.yaml", Some(8)));
         let doing_of = |line: &str| doing(&words(&["timeout", "60", "bash", "-lc", line]));
         assert_eq!(doing_of("python t.py --lr 1 -b 8"), doing_of("python t.py --lr 2 -b 8"));
         assert_eq!(doing_of("python t.py --lr 1").join(" "), "timeout 60 bash -lc python t.py");

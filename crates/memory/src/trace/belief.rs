@@ -218,7 +218,12 @@ mod tests {
         assert_eq!(ask(&silent, "train.py", Some(64)).unwrap().use_mib, MiB(2500));
         // A loader of an evaluation has a larger one as a rule, and may be any of them.
         for batches in [[32, 64], [64, 32]] {
-            let asked = |batch| Asked { program: vec!["train.py".into()], batch: Some(batch), edition: None, unread: false };
+            let asked = |batch| Asked {
+                program: vec!["train.py".into()],
+                batch: Some(batch),
+                edition: None,
+                unread: false,
+            };
             let of = |batch| asked(batch).of(estimate(), &silent, &batches).unwrap();
             assert_eq!((of(64).use_mib, of(128).use_mib, of(32)), (MiB(2500), MiB(4500), estimate()));
         }
