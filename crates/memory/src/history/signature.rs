@@ -314,7 +314,8 @@ pub fn configurations(command: &[String]) -> Option<Vec<Named>> {
         let is_result = of.is_some_and(|name| names_result(name, carries));
         let is_data = of.is_some_and(names_data);
         let is_bare = own.is_none() && of.is_none();
-        for value in value.split(',') {
+        // `--x=a=c.yaml`, `c.yaml,d.yaml`.
+        for value in value.split(',').filter_map(|value| value.rsplit('=').next()) {
             let value = value.trim_matches(['\'', '"', ';', ')']).trim_start_matches(['@', '<']);
             let is_sure = is_script(value) || is_configuration(value);
             let counts = is_script(value) || !is_result;
@@ -327,7 +328,7 @@ pub fn configurations(command: &[String]) -> Option<Vec<Named>> {
             }
             let is_text = || !is_data && own != Some(None) && !value.contains("://") && !is_written(value);
             if counts && !value.is_empty() && (is_sure || is_text()) {
-                let is_sure = is_sure && !(is_data && !is_script(value));
+                let is_sure = is_script(value) || is_sure && !is_data;
                 files.push(Named { name: value.to_owned(), is_sure });
             }
         }
@@ -700,7 +701,7 @@ mod tests {
         for (line, files) in [
             ("t.py --config args.txt", "args.txt"),
             ("t.py --config=conf/base @a.txt", "conf/base a.txt"),
-            ("t.py --x a.txt,b.txt", "a.txt b.txt"),
+            ("t.py --x a.txt,b.txt --y=a=c.txt", "a.txt b.txt c.txt"),
             ("t.py --data x.txt --train-dataset d.json --resume c.txt --dir d", "d.json"),
             ("t.py --log-file a.txt --metrics m.txt --csv x.csv y.jsonl z.log > o.txt 2> e.txt", ""),
             ("t.py --output o.txt --data-config d.txt", "d.txt"),
