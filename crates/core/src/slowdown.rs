@@ -218,6 +218,7 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
     let most_room =
         joined.filter_map(|gpu| gpu.free(state.options().policy.reserve)).max().unwrap_or_default();
     let blinds = Blinds::of(state);
+    let any_turns = state.gpus().iter().any(|gpu| gpu.present && gpu.info.no_mps.is_some());
     let (mut kinds, mut known) = (BTreeSet::new(), BTreeMap::new());
     let mut candidates = Vec::new();
     for (at, job) in returning.chain(line).enumerate() {
@@ -236,8 +237,14 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
         let limited = limit(state, job).is_some();
         let server = (sharing == SharingMode::Mps).then(|| state.server_of(job));
         // What has no room there needs no prediction, but for the first, who may ask what less memory would do.
-        let blind = || blinds.as_ref().map(|blinds| blinds.of_job(job, sharing).least_on(smallest, sharing));
-        let needs = if at < FIRST { MiB::ZERO } else { least_need(state, job, smallest, blind) };
+        // A GPU without MPS limits nothing, so that others count for what it needs there.
+        let modes = [sharing, SharingMode::TimeSlice].into_iter().take(if any_turns { 2 } else { 1 });
+        let blind = || {
+            let blinds = blinds.as_ref()?;
+            modes.map(|mode| blinds.of_job(job, mode).least_on(smallest, mode)).min()
+        };
+        let needs =
+            if at < FIRST || job.is_off() { MiB::ZERO } else { least_need(state, job, smallest, blind) };
         if needs > most_room {
             continue;
         }

@@ -8,7 +8,7 @@ use carma_api::wire::{EstimateView, SubmitRequest};
 use carma_core::model::{Estimator, JobId};
 use carma_core::state::State;
 use carma_core::units::MiB;
-use carma_memory::history::{Facts, SETTINGS, Signature, doing, names_its_program};
+use carma_memory::history::{Facts, SETTINGS, Signature, doing, own_program};
 use carma_memory::{Estimate, Parts, Tier};
 use carma_run_time::Class;
 use fnv::FnvHasher;
@@ -69,7 +69,7 @@ impl Gist {
             signature,
             class,
             command_key: command_key(request, uid),
-            program_key: names_its_program(&request.command).then(|| program_key(request, &class)),
+            program_key: own_program(&request.command).map(|program| program_key(request, uid, &program)),
             sent: estimates.iter().filter_map(number).collect(),
             estimates,
             shares,
@@ -196,10 +196,14 @@ fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
     on_gpus(hash, request)
 }
 
-/// FNV-1a over the program of a user and the directory, as run times know it.
-fn program_key(request: &SubmitRequest, class: &Class) -> u64 {
+/// FNV-1a over user, program and directory.
+fn program_key(request: &SubmitRequest, uid: u32, program: &str) -> u64 {
     let mut hash = FnvHasher::default();
-    hash.write(&class.program.to_le_bytes());
+    hash.write(&uid.to_le_bytes());
+    for part in [program, &request.cwd] {
+        hash.write(part.as_bytes());
+        hash.write(&[0]);
+    }
     on_gpus(hash, request)
 }
 

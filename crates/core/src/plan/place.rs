@@ -163,8 +163,8 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             let found = slots.find(want);
             if let Err(room) = &found {
                 failed.learn(kind, want, *room);
-                // Those of unknown memory that fit nowhere keep none out that does.
-                misses += usize::from(!want.narrowed && !slots.is_full_for(want));
+                // Those of unknown memory that fit nowhere keep none out that does, unless each has to be searched for by itself.
+                misses += usize::from(!want.narrowed && (want.particular || !slots.is_full_for(want)));
             }
             found.ok()
         };

@@ -81,7 +81,8 @@ impl<'a> Slots<'a> {
 
     /// Whether no GPU has room for a job of unknown memory, whatever it does: of many such jobs one search tells.
     pub(super) fn is_full_for(&self, want: &Want) -> bool {
-        want.blind.is_some() && !self.slots.iter().any(|slot| slot.free >= slot.need_of(want))
+        want.blind.is_some()
+            && !self.slots.iter().any(|slot| slot.is_open_to(want) && slot.free >= slot.need_of(want))
     }
 
     /// GPUs for a job, if there are enough. Else the largest need with which a job of this kind, asking for as many GPUs, might

@@ -253,6 +253,14 @@ impl<'a> Slot<'a> {
         self.starting_unknown.map(|(job, active_for)| Bar::Starting(job, active_for))
     }
 
+    /// Whether no other has it for itself.
+    pub(super) fn is_open_to(&self, want: &Want) -> bool {
+        !self.closed
+            && self.exclusive.is_none()
+            && self.held_from(want).is_none()
+            && self.unsuited(want).is_none()
+    }
+
     /// Another job that it is kept for.
     pub(super) fn held_from(&self, want: &Want) -> Option<JobId> {
         self.held.filter(|job| *job != want.job)

@@ -56,8 +56,9 @@ impl Peaks {
 
     pub(super) fn add(&mut self, peak: Peak) {
         let before = self.0.iter().position(|known| known.command == peak.command);
-        let before = before.and_then(|at| self.0.remove(at)).map_or(MiB::ZERO, |before| before.memory);
-        self.0.push_back(Peak { memory: peak.memory.max(before), ..peak });
+        let before = before.and_then(|at| self.0.remove(at)).unwrap_or(peak);
+        let (memory, program) = (peak.memory.max(before.memory), peak.program.or(before.program));
+        self.0.push_back(Peak { memory, program, ..peak });
         if self.0.len() > MOST {
             self.0.pop_front();
         }

@@ -44,6 +44,9 @@ pub(crate) struct JobKind {
     /// Of one command, one that needs less may have room where another has none.
     declared: Option<MiB>,
     floor: Option<Floor>,
+    /// What one of unknown memory gets goes by whether it has another attempt, and by what it held before.
+    retries: (Option<u32>, u32),
+    held: MiB,
 }
 
 impl JobKind {
@@ -58,6 +61,8 @@ impl JobKind {
             gpus: request.gpus,
             declared: job.spec.forecasts.declared,
             floor: job.floor,
+            retries: (request.max_retries, job.charged_retries),
+            held: job.least_capacity(),
         }
     }
 }

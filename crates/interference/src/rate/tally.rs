@@ -371,7 +371,7 @@ impl Tally {
     /// Whether `other` takes the place of `own` as the count of the task's work: that is gone for good, or it is at its end and the other
     /// has gone on since for longer than its last pass took. Bars of evaluation come between those of training, and are
     /// shorter; what was a preparation does not begin anew. Neighbours may make one longer than that, so one that came before, and took
-    /// less time in all, must have gone on for twice as long as both, or for more than one pass.
+    /// less time in all, must have gone on for twice as long as both, or for longer than that and more than one pass.
     fn is_superseded(&self, own: &Rate, other: &Rate, now_s: f64) -> bool {
         let of = |count| self.streams.iter().filter(move |s| s.is(count));
         let Some(last) = of(own).max_by(|a, b| a.seen_s.total_cmp(&b.seen_s)) else { return true };
@@ -385,7 +385,8 @@ impl Tally {
             } else {
                 last.pass_s()
             };
-            since_s > needs_s || of(other).any(|s| s.is_in_second_pass_since(end.at_s))
+            let is_longer = since_s > last.pass_s();
+            since_s > needs_s || is_longer && of(other).any(|s| s.is_in_second_pass_since(end.at_s))
         };
         let end = last.marks.back().filter(|_| last.is_over());
         now_s - last.seen_s > live_s.max(GONE_S) || end.is_some_and(takes_over)

@@ -121,7 +121,35 @@ fn a_stage_that_was_tried_before_becomes_the_work() {
         (50..120).step_by(5).map(f64::from).find(|to| becomes(*to))
     };
     assert_eq!(run(400, 5000, 1), Some(75.0));
-    assert_eq!(run(50, 50, 8), Some(55.0));
+    assert_eq!(run(50, 50, 8), Some(60.0));
+}
+
+#[test]
+fn evaluations_in_a_row_do_not_become_the_work() {
+    // A training of 60 s, and then so many sets one after the other, as bars without names.
+    for (sets, step_s) in [(1, 0.1), (2, 0.1), (3, 0.04), (2, 0.4)] {
+        let (mut lines, mut at) = (Vec::new(), 0.0);
+        let mut pass = |at: f64, steps: i32, step_s: f64| {
+            let said =
+                |step| (at + f64::from(step) * step_s, format!(" 5%|# | {step}/{steps} [00:01<00:04]\r"));
+            lines.extend((0..=steps).map(said));
+            at + f64::from(steps) * step_s + 0.1
+        };
+        for _ in 0..3 {
+            at = pass(at, 150, 0.4);
+            at = (0..sets).fold(at, |at, _| pass(at, 50, step_s));
+        }
+        let until = |to: f64| {
+            let lines = lines.iter().filter(|(said, _)| *said <= to);
+            told(&lines.map(|(at, line)| (*at, line.as_str())).collect::<Vec<_>>())
+        };
+        let own = until(60.0).best(0.0, 60.0).unwrap().rate;
+        let wrong = (130..(2.0 * at) as i32).map(|half| f64::from(half) / 2.0).find(|to| {
+            let found = until(*to).best_between(to - 5.0, *to, f64::INFINITY, Some(&own));
+            found.is_some_and(|found| found.is_work && !found.rate.counts_like(&own))
+        });
+        assert_eq!(wrong, None, "{sets} of {step_s} s a step");
+    }
 }
 
 #[test]

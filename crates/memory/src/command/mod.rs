@@ -185,6 +185,21 @@ impl Command {
         self.launched().first().filter(by_path).is_some_and(|word| !runs_words(word))
     }
 
+    /// The user's program that it runs, by all that names it: where it changes to, a module, a script, a program's path. `None`: it runs
+    /// what its words say (`python -c`), or an installed program.
+    pub(crate) fn own_program(&self) -> Option<String> {
+        let folder = self.folder()?.to_string_lossy();
+        let words = self.launched();
+        let is_installed = |file: &str| {
+            let parent = Path::new(file).parent().and_then(Path::file_name);
+            parent.is_some_and(|parent| parent == "bin" || parent == "sbin")
+        };
+        let script = words.iter().map(String::as_str).find(|word| is_script(word));
+        let file = self.file().filter(|file| !is_installed(file));
+        let names: Vec<&str> = [module_of(words), file, script].into_iter().flatten().collect();
+        (!names.is_empty()).then(|| format!("{folder} {}", names.join(" ")))
+    }
+
     /// Where the words of what a launcher starts begin; 0 where it is none.
     fn inner(&self) -> usize {
         launcher::launcher(self).map_or(0, |launcher| launcher::inner(self, launcher))

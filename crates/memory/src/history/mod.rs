@@ -21,7 +21,7 @@ pub use program::{Anchor, Margins, Program, Sim, Told};
 pub use ratio::{ENOUGH, Group};
 pub use run::{Observed, Outcome};
 pub use signature::{
-    Facts, Named, Place, SETTINGS, Signature, UNREAD, configurations, doing, fingerprint, names_its_program,
+    Facts, Named, Place, SETTINGS, Signature, UNREAD, configurations, doing, fingerprint, own_program,
 };
 
 use crate::{Estimate, MiB, Tier};

@@ -264,13 +264,11 @@ fn script(command: &[String]) -> String {
     command.script(is_script).map_or_else(|| program.to_owned(), |script| format!("{program} {script}"))
 }
 
-/// Whether a command says which program of the user's it runs: a script, a module, or a program by its path that is not one of the system's.
-/// What runs another's words (`python -c`, `docker run`, `make`) may do anything under one name. Of a line for a shell only scripts and
-/// modules are found.
+/// The user's program that a command runs, by what names it. What runs another's words (`python -c`, `docker run`, `make`) may do anything
+/// under one name, and has none. Of a line for a shell only scripts and modules are found.
 #[must_use]
-pub fn names_its_program(command: &[String]) -> bool {
-    let command = Command::new(command, &BTreeMap::new());
-    command.script(is_script).is_some() || command.is_own_program()
+pub fn own_program(command: &[String]) -> Option<String> {
+    Command::new(command, &BTreeMap::new()).own_program()
 }
 
 /// A file that a command names.
@@ -798,16 +796,18 @@ mod tests {
 
     #[test]
     fn a_program_is_named_by_what_runs_and_not_by_what_runs_it() {
-        let names = |line: &str| names_its_program(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
-        for line in [
-            "python a.py",
-            "python -m pkg.a",
-            "torchrun a.py",
-            "bash run.sh",
-            "nice ./train 3",
-            "/home/a/train",
+        let program = |line: &str| own_program(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for (line, name) in [
+            ("python a.py --lr 1", " a.py a.py"),
+            ("python -m pkg.a", " pkg.a"),
+            ("python -m cProfile a.py", " cProfile a.py"),
+            ("torchrun -n 2 a.py", " a.py a.py"),
+            ("mpirun -n 2 ./a", " ./a"),
+            ("bash run.sh 3", " run.sh run.sh"),
+            ("nice ./x/train 3", " ./x/train"),
+            ("/home/a/train", " /home/a/train"),
         ] {
-            assert!(names(line), "{line}");
+            assert_eq!(program(line).as_deref(), Some(name), "{line}");
         }
         for line in [
             "python -c pass",
@@ -816,13 +816,15 @@ mod tests {
             "make b",
             "docker run x",
             "/usr/bin/make b",
+            "/opt/conda/bin/ipython -c pass",
             "./bash -c a",
             "",
         ] {
-            assert!(!names(line), "{line}");
+            assert_eq!(program(line), None, "{line}");
         }
-        let shell = ["/bin/sh", "-c", "cd x && python a.py --lr 1"].map(str::to_owned);
-        assert!(names_its_program(&shell));
+        let shell = |line: &str| own_program(&["/bin/sh", "-c", line].map(str::to_owned));
+        assert_eq!(shell("cd x && python a.py --lr 1").as_deref(), Some("x a.py a.py"));
+        assert_eq!(shell("cd $X && python a.py"), None);
     }
 
     #[test]
