@@ -16,6 +16,8 @@ BIG = bytes(range(256)) * (3 << 12)
 # A program and a job save in turns.
 TURNS = ["turns/" + name for name in ("into.pt", "moved.pt", "opened.pt", "copied.pt", "removed.pt", "renamed.pt", "swapped.pt", "gone.pt")]
 TURNS_NEW = ["turns/new.pt", "turns/first.pt", "turns/plain.pt"]
+# Their older content goes to another name, which is written anew.
+ROTATED = ["emptied.json", "replaced.json", "removed.json", "twice.json"]
 
 
 def put(name, content):
@@ -36,9 +38,14 @@ def before():
     put("big.pt", BIG)
     put("big.bin", BIG)
     put("mixed.bin", BIG)
+    put("large.bin", BIG)
+    for name in ROTATED:
+        put(name, name.encode())
+        put(name + ".bak", b"older")
     for name in ("added.pt", "middle.pt"):
         put(name, b"earlier")
         os.link(name, "other-" + name)
+    put("grown.json", b"1\n")
     put("plain.log", b"1\n")
     put("rotated.log", b"1\n")
     put("job.lock", b"")
@@ -87,7 +94,10 @@ def after():
     for name in ("best.pt", "chmod.pt", "forked.pt", "hard.pt", "removed.pt", "renamed.pt", "again.pt", "at.pt", "linked.pt", "models.bin"):
         assert get(name) == name.encode(), name
     assert get("other.pt") == b"hard.pt" and os.path.samefile("hard.pt", "other.pt")
-    assert get("empty.pt") == b"" and get("big.pt") == get("big.bin") == get("mixed.bin") == BIG
+    assert get("empty.pt") == b"" and get("big.pt") == get("big.bin") == get("mixed.bin") == get("large.bin") == BIG
+    for name in ROTATED:
+        assert (get(name), get(name + ".bak")) == (name.encode(), b"new"), name
+    assert not os.path.exists("twice.json.old") and get("grown.json") == b"1\n2\n" and not os.path.exists("grown.json.bak")
     for name in ("added.pt", "middle.pt"):
         assert get("other-" + name) == b"earlier" and get(name) == b"new", name
     assert not os.path.exists("over.tmp")
@@ -193,6 +203,22 @@ def meets():
     with open("mixed.bin", "wb") as f:
         f.write(BIG[:-1])
         save(f)
+    with open("large.bin", "wb") as f:
+        f.seek(100 << 20)
+        save(f)
+    os.rename("twice.json", "twice.json.old")
+    for name in ROTATED:
+        os.replace(name + ".old" if name == "twice.json" else name, name + ".bak")
+        if name == "replaced.json":
+            put("temporary.json", b"new")
+            os.replace("temporary.json", name + ".bak")
+            continue
+        if name == "removed.json":
+            os.remove(name + ".bak")
+        put(name + ".bak", b"new")
+    os.rename("grown.json", "grown.json.bak")
+    with open("grown.json.bak", "ab") as f:
+        f.write(b"2\n")
     # A folder takes the place of an empty one, and is removed.
     os.mkdir("over.tmp")
     os.rename("over", "over.tmp")

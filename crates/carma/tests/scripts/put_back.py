@@ -61,3 +61,21 @@ for swapped in (True, False):
     assert not noted and not os.path.exists("aside") and not os.path.exists("aside" + files.PART), noted
     # And another file.
     os.replace("secret", "log") if swapped else None
+
+# Where nothing can be noted any more, no folder is left, and why is said.
+os.makedirs("deep/er")
+kept = types.SimpleNamespace(folders={}, temporary=os.path.realpath("deep"), note=lambda *what: os.stat("gone"))
+try:
+    next(files.Kept.aside(kept, os.path.realpath("deep/er/log")))
+    raise AssertionError("kept")
+except FileNotFoundError:
+    pass
+assert not [name for folder in (".", "deep", "deep/er") for name in os.listdir(folder) if name.startswith(".carma")]
+
+# Of many files that stay empty only the last are looked at again.
+put("notes", b"")
+kept = files.Kept(os.path.realpath("notes"))
+os.mkdir("empty")
+for number in range(4 * files.MOST_PENDING):
+    put("empty/%d" % number, b"")
+assert len(kept.pending) <= files.MOST_PENDING, len(kept.pending)

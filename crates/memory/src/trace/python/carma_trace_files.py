@@ -264,18 +264,19 @@ class Kept:
         """Paths for what is kept of a file: in our folders on its file system, or else in that of temporary files."""
         name = "%d-%d-%s" % (os.getpid(), next(NUMBERS), os.path.basename(path)[-100:])
         for parent in [*parents(path), None]:
-            # Some folders cannot be written in.
-            with contextlib.suppress(OSError):
-                folder = self.folders.get(parent)
-                if folder is None or not os.path.isdir(folder):
+            folder = self.folders.get(parent)
+            if folder is None or not os.path.isdir(folder):
+                try:
                     folder = tempfile.mkdtemp(prefix=".carma-dry-run-", dir=parent or self.temporary)
-                    try:
-                        self.note("kept", folder, *identity(os.stat(folder)))
-                    except OSError:  # the run is over, or no disk takes notes: what is kept would never come back
-                        os.rmdir(folder)
-                        return
-                    self.folders[parent] = folder
-                yield os.path.join(folder, name)
+                except OSError:  # some folders cannot be written in
+                    continue
+                try:
+                    self.note("kept", folder, *identity(os.stat(folder)))
+                except OSError:  # the run is over, or no disk takes notes: what is kept would never come back
+                    os.rmdir(folder)
+                    raise
+                self.folders[parent] = folder
+            yield os.path.join(folder, name)
 
     def copy(self, path, found, start=0):
         """Copies a file from a place on. The file itself stays: others may have it open, or hold a lock of it."""
@@ -373,7 +374,7 @@ class Kept:
                 enough = found.st_nlink == 1 and (start == 0 or appends and start is not None)
                 if enough or not self.set_aside(path, start=max(at - LONGEST, 0)):
                     return  # what was read ahead of a buffer is not written behind
-                new = os.open(path, os.O_RDWR)
+                new = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
                 os.lseek(new, at, os.SEEK_SET)
                 os.dup2(new, descriptor, inheritable=os.get_inheritable(descriptor))
                 os.close(new)
@@ -516,6 +517,13 @@ def stands_for_objects(path):
                 return any(MARKED.search(archive.read(part)) for part in parts)
         unpack = next((unpack for magic, unpack in PACKED if start.startswith(magic)), None)
         with (unpack or open)(path, "rb") as file:
+            if has_mark(file):
+                return True
+            # Of more the end counts, too: a large array, and the model behind it.
+            size = os.stat(path).st_size
+            if unpack or size <= PIECES * LONGEST:
+                return False
+            file.seek(size - PIECES * LONGEST)
             return has_mark(file)
     except Exception:  # modules for packed files have an error each for what is no such file
         pass
@@ -586,6 +594,13 @@ def has_added(path, start):
     return False
 
 
+def begins_with(path, kept):
+    """Whether a file has only grown since all of it was kept."""
+    with open(path, "rb") as file, open(kept, "rb") as before:
+        before = before.read()
+        return file.read(len(before)) == before
+
+
 class Undoing:
     """Undoes what was noted, last first, and tells what cannot be undone."""
 
@@ -595,6 +610,8 @@ class Undoing:
         self.folders = {}  # in which files are kept: which these are
         # What the program made where something older was; what came back as another file or folder than it was.
         self.new, self.anew = set(), {}
+        # What was renamed to where, of the steps that are still to be undone; what is kept of such files, to come back under the older name.
+        self.renames, self.older = [], {}
         self.failed = False
         ever = {args[0] for what, *args in noted if what == "written"}
         for what, *args in noted:
@@ -629,7 +646,12 @@ class Undoing:
             with contextlib.suppress(OSError), place(path) as here:
                 if stands_for_objects(here) and (path, *(identity_of(here) or ())) not in copied:
                     os.remove(here)
+        self.renames = [tuple(args[1:]) for what, args in self.steps if what == "renamed"]
         for what, args in reversed(self.steps):
+            if what == "renamed":
+                aside = self.older.pop(self.renames.pop(), None)
+                if aside is not None:
+                    what, args = "aside", (args[0], aside, None, *args[2:])
             try:
                 getattr(self, "undo_" + what)(*args)
             except Exception as error:  # whatever it is, the others come back
@@ -651,18 +673,26 @@ class Undoing:
                 raise OSError(errno.ESTALE, "%s is another folder now" % folder)
             yield there
 
-    def undo_aside(self, path, aside, start):
+    def undo_aside(self, path, aside, start, *same):
         with self.kept(aside) as there:
             if not os.path.lexists(there):
                 return  # it had not been moved yet
             with place(path, make=True) as here:
+                same = same or identity_of(there)
                 if is_lost(here) or start is not None and has_added(here, start):
-                    was = identity_of(there)
                     move(there, here)
-                    self.anew[was] = identity_of(here)
+                    self.anew[same] = identity_of(here)
                 else:
                     self.new.add(path)
-                    os.remove(there)
+                    self.drop(path, aside, there, same)
+
+    def drop(self, path, aside, there, same, start=0):
+        """Where the program has written anew what is kept goes, unless that had another name before: there nothing took its place."""
+        renamed = path, *same
+        if not start and renamed in self.renames and renamed not in self.older:
+            self.older[renamed] = aside
+        else:
+            os.remove(there)
 
     def undo_copied(self, path, aside, start, device, number, emptied):
         same = device, number
@@ -677,16 +707,23 @@ class Undoing:
                     except OSError as error:
                         if start or error.errno not in FULL:
                             raise
-                        os.replace(there, here)  # a whole copy is there already
+                        try:
+                            os.replace(there, here)  # a whole copy is there already
+                        except OSError:  # on another file system
+                            raise error from None
                         self.anew[same] = identity_of(here)
                         return
+                elif not start and not begins_with(here, there):
+                    self.drop(path, aside, there, same)
+                    return
                 os.remove(there)
             elif emptied and is_lost(here):
                 move(there, here)
                 self.anew[same] = identity_of(here)
-            else:  # one that has only grown was removed or replaced by others
-                if os.path.lexists(here):
-                    self.new.add(path)
+            elif os.path.lexists(here):
+                self.new.add(path)
+                self.drop(path, aside, there, same, start)
+            else:  # one that has only grown was removed by others
                 os.remove(there)
 
     def undo_removed(self, path, mode, owner, group, *same):
