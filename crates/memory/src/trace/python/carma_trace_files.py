@@ -610,7 +610,8 @@ class Undoing:
         self.folders = {}  # in which files are kept: which these are
         # What the program made where something older was; what came back as another file or folder than it was.
         self.new, self.anew = set(), {}
-        # What was renamed to where, of the steps that are still to be undone; what is kept of such files, to come back under the older name.
+        # What was renamed to where, of the steps that are still to be undone.
+        # What is kept of such files, to come back under the older name.
         self.renames, self.older = [], {}
         self.failed = False
         ever = {args[0] for what, *args in noted if what == "written"}
