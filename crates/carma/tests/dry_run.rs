@@ -643,9 +643,10 @@ fn an_interrupted_run_says_what_it_saw_and_a_killed_one_leaves_a_log() {
             .stderr(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        // The log is written in pieces: once there is one, the program runs.
+        // The log is written in pieces: once there is one with an allocation, the program runs.
         let log = dir.path().join(log);
-        while std::fs::metadata(&log).map_or(0, |m| m.len()) == 0 {
+        let allocates = |text: Vec<u8>| text.windows(3).any(|start| start == b"\na ");
+        while !std::fs::read(&log).is_ok_and(allocates) {
             assert!(Path::new(&format!("/proc/{}", child.id())).exists());
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
