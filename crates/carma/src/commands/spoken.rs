@@ -4,7 +4,7 @@
 use super::dry_run;
 use super::packages::Installed;
 use crate::cli::memory::TaskArgs;
-use carma_memory::command::{Command, Each, Processes, Sharding, Shell, Taker};
+use carma_memory::command::{Command, Each, Processes, Sharding, Shell, Taker, is_shell};
 use carma_memory::estimators::Known;
 use carma_memory::history::{UNREAD, configurations, fingerprint};
 use carma_memory::trace::COMPILED;
@@ -267,10 +267,7 @@ impl Texts {
         let is_for_shell = !command.is_sourced()
             && (command.is_shell()
                 || [".sh", ".bash"].iter().any(|end| name.ends_with(end))
-                || first.starts_with("#!")
-                    && first
-                        .split(['/', ' '])
-                        .any(|word| matches!(word.trim(), "sh" | "bash" | "dash" | "zsh")));
+                || first.starts_with("#!") && first.split(['/', ' ']).any(|word| is_shell(word.trim())));
         if is_for_shell {
             self.shells += 1;
             if self.shells > MOST_FILES || text.len() > MOST_SHELL {

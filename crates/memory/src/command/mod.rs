@@ -9,7 +9,7 @@ mod taker;
 
 pub use launcher::{Processes, Sharding};
 pub(crate) use started::line_at;
-pub use started::{Each, Packages, Shell, Start};
+pub use started::{Each, Packages, Shell, Start, is_shell};
 pub use taker::{Taken, Taker};
 
 use std::collections::BTreeMap;
@@ -108,7 +108,7 @@ impl Command {
         if name.starts_with("python") && !name.ends_with(".py") {
             return first_file(given, &['W', 'X'], &['m', 'c']);
         }
-        if started::is_shell(program) {
+        if is_shell(program) {
             return first_file(given, &['o', 'O'], &['c', 's']);
         }
         let is_of_python = matches!(launcher::launcher(self), Some("torchrun" | "accelerate" | "deepspeed"));
@@ -119,7 +119,7 @@ impl Command {
     /// Whether it is a shell that runs what it is given.
     #[must_use]
     pub fn is_shell(&self) -> bool {
-        self.launched().first().is_some_and(|word| started::is_shell(word))
+        self.launched().first().is_some_and(|word| is_shell(word))
     }
 
     /// Whether its own shell reads what it is given (`source env.sh`).
@@ -149,7 +149,7 @@ impl Command {
     /// Whether it is a program that runs nothing of what it names.
     #[must_use]
     pub fn is_tool(&self) -> bool {
-        TOOLS.contains(&self.program())
+        self.only_writes() || TOOLS.contains(&self.program())
     }
 
     /// Whether it is a program that only writes.
@@ -181,7 +181,7 @@ impl Command {
     pub fn is_own_program(&self) -> bool {
         let by_path =
             |word: &&String| word.contains('/') && !SYSTEM.iter().any(|folder| word.starts_with(folder));
-        let runs_words = |word: &String| stem(word).starts_with("python") || started::is_shell(word);
+        let runs_words = |word: &String| stem(word).starts_with("python") || is_shell(word);
         self.launched().first().filter(by_path).is_some_and(|word| !runs_words(word))
     }
 
@@ -323,11 +323,10 @@ const WRITERS: &[&str] = &[
     "chmod", "date", "echo", "exit", "kill", "ls", "mkdir", "printf", "rm", "rmdir", "set", "sleep", "tee",
     "touch", "trap", "wait",
 ];
-/// Programs that read what they name and run none of it, and words of a shell before a question.
+/// Programs that read what they name and run none of it, and words of a shell before a condition.
 const TOOLS: &[&str] = &[
-    "[", "[[", "awk", "cat", "chmod", "cp", "date", "echo", "elif", "exit", "grep", "head", "kill", "ln",
-    "ls", "mkdir", "mv", "printf", "rm", "rmdir", "rsync", "sed", "set", "sleep", "sort", "tail", "tee",
-    "test", "touch", "trap", "wait", "wc",
+    "[", "[[", "awk", "cat", "cp", "elif", "grep", "head", "ln", "mv", "rsync", "sed", "sort", "tail",
+    "test", "wc",
 ];
 
 fn is_sourced(program: &str) -> bool {

@@ -109,19 +109,10 @@ fn each(command: &[String], around: &mut Around, depth: usize, all: &mut Vec<Eac
 }
 
 fn each_of_line(line: &str, around: &mut Around, depth: usize, all: &mut Vec<Each>) {
-    let mut outside = Vec::new();
+    let mut subshells = Subshells::default();
     for part in parts(line) {
         match part.as_slice() {
-            [sign] if sign == "(" && outside.len() == DEEPEST => {
-                outside.clear();
-                around.lost = true;
-            }
-            [sign] if sign == "(" => outside.push((around.folder.clone(), around.lost)),
-            [sign] if sign == ")" => {
-                if let Some(folder) = outside.pop() {
-                    (around.folder, around.lost) = folder;
-                }
-            }
+            part if is_bracket(part) => subshells.pass(part, around),
             _ => {
                 let part: Vec<String> = part.iter().flat_map(|word| around.expanded(word)).collect();
                 let mut own = around.clone();
@@ -488,20 +479,10 @@ pub(super) fn started(command: &[String], env: &Env) -> Command {
     let words = unwrapped(command, &mut around);
     let Some(at) = line_of(words) else { return program_in(words, around) };
     let parts = parts(&words[at]);
-    let (mut first, mut script, mut outside) = (None, None, Vec::new());
+    let (mut first, mut script, mut subshells) = (None, None, Subshells::default());
     for part in &parts {
         match part.as_slice() {
-            // Where a subshell goes, what follows it does not.
-            [sign] if sign == "(" && outside.len() == DEEPEST => {
-                outside.clear();
-                around.lost = true;
-            }
-            [sign] if sign == "(" => outside.push((around.folder.clone(), around.lost)),
-            [sign] if sign == ")" => {
-                if let Some(folder) = outside.pop() {
-                    (around.folder, around.lost) = folder;
-                }
-            }
+            part if is_bracket(part) => subshells.pass(part, &mut around),
             part => {
                 let mut own = around.clone();
                 match unwrapped(part, &mut own) {
@@ -555,6 +536,26 @@ fn program_in(words: &[String], around: Around) -> Command {
     here
 }
 
+/// Where a line was when it entered each of the subshells that it is in: where one goes, what follows it does not.
+#[derive(Default)]
+struct Subshells(Vec<(PathBuf, bool)>);
+
+impl Subshells {
+    /// Enters one, or leaves it.
+    fn pass(&mut self, bracket: &[String], around: &mut Around) {
+        if bracket[0] == ")" {
+            if let Some(folder) = self.0.pop() {
+                (around.folder, around.lost) = folder;
+            }
+        } else if self.0.len() == DEEPEST {
+            self.0.clear();
+            around.lost = true;
+        } else {
+            self.0.push((around.folder.clone(), around.lost));
+        }
+    }
+}
+
 fn is_bracket(part: &[String]) -> bool {
     matches!(part, [sign] if sign == "(" || sign == ")")
 }
@@ -565,7 +566,9 @@ fn flat(words: &[String]) -> Vec<String> {
     words.map(|word| word.trim_matches(['\'', '"']).to_owned()).collect()
 }
 
-pub(super) fn is_shell(word: &str) -> bool {
+/// Whether a word names a shell whose lines and scripts are read.
+#[must_use]
+pub fn is_shell(word: &str) -> bool {
     matches!(stem(word), "sh" | "bash" | "dash" | "zsh")
 }
 

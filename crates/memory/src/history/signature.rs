@@ -281,7 +281,8 @@ pub struct Named {
 }
 
 /// Files of a command that may configure what it does, in their order, scripts among them: what they say belongs to the task. Not among
-/// them: what is named as a place of output, and data by another ending than a configuration's. `None`: one of them can only its shell tell.
+/// them: what is named as a place of output, and data by another ending than a configuration's. `None`: only its shell can tell one of
+/// them.
 #[must_use]
 pub fn configurations(command: &[String]) -> Option<Vec<Named>> {
     let mut files = Vec::new();

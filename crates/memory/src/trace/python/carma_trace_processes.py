@@ -79,7 +79,7 @@ def module_file(name, folder):
 
 
 def script_of(words, folder):
-    """What of the user's a program runs in another Python: a script or a module; empty where nobody knows; `None`: nothing."""
+    """What of the user's a program runs in another Python: a script or a module; empty where that is unknown; `None`: nothing."""
     first, *words = words
     if not PYTHON.fullmatch(os.path.basename(first)) and first != sys.executable:
         path = os.path.join(folder, first) if os.sep in first else shutil.which(first)
