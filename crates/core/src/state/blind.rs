@@ -8,6 +8,9 @@ use crate::units::MiB;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
+/// The least that jobs get of whose own memory nothing is known.
+const LEAST: MiB = MiB::gib(8);
+
 /// How much a job gets of whose memory nothing is known: the same for all of a command in a plan.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Blind {
@@ -23,19 +26,29 @@ pub(crate) struct Blind {
     held: MiB,
 }
 
-/// How much is enough by what others take.
+/// What jobs that are like it say.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Alike {
-    /// A job of its command that is at work.
+    /// One of its command is at work, and takes this.
     Command(MiB),
-    /// Jobs of its program with other arguments.
+    /// This is enough by jobs of its program with other arguments.
     Program(MiB),
 }
 
 impl Alike {
-    const fn memory(self) -> MiB {
-        let (Self::Command(memory) | Self::Program(memory)) = self;
-        memory
+    fn enough(self) -> MiB {
+        match self {
+            Self::Command(taken) => taken.percent(150).max(MiB::gib(2)),
+            Self::Program(enough) => enough,
+        }
+    }
+
+    /// What it takes as well, however much that is of a GPU.
+    fn taken(self) -> MiB {
+        match self {
+            Self::Command(taken) => taken.percent(103),
+            Self::Program(_) => MiB::ZERO,
+        }
     }
 
     const fn source(self) -> NeedSource {
@@ -80,8 +93,7 @@ impl Taken {
 
     /// What is enough for a job, where one of its command is at work.
     fn of_command(&self, job: &Job) -> Option<Alike> {
-        let most = self.commands.get(&job.spec.command_key)?;
-        Some(Alike::Command(most.percent(150).max(MiB::gib(2))))
+        self.commands.get(&job.spec.command_key).copied().map(Alike::Command)
     }
 
     /// What is enough for a job by others of its program, which may be less than what is enough for most (`usual`).
@@ -90,7 +102,7 @@ impl Taken {
         let others = || commands.iter().filter(|(command, _)| **command != job.spec.command_key);
         let (number, most) = (others().count() as u64, others().map(|(_, memory)| *memory).max()?);
         // One says too little; of more, what is enough was measured on runs of models in several sizes (docs/research/tried.md).
-        let enough = (number > 1).then(|| most.percent(200 + 400 / number).max(MiB::gib(8)))?;
+        let enough = (number > 1).then(|| most.percent(200 + 400 / number).max(LEAST))?;
         let usual = usual.filter(|usual| enough_for_most(most) <= *usual);
         Some(Alike::Program(usual.map_or(enough, |usual| enough.min(usual))))
     }
@@ -140,7 +152,7 @@ impl<'a> Blinds<'a> {
 /// A command that has not run may take more than any that has: what of that is enough was tried on made-up traces
 /// (docs/research/tried.md).
 fn enough_for_most(most: MiB) -> MiB {
-    most.percent(250).max(MiB::gib(8))
+    most.percent(250).max(LEAST)
 }
 
 impl Blind {
@@ -166,16 +178,17 @@ impl Blind {
 
     /// As if no job like it were known that takes less than most commands.
     pub(crate) fn unknown(self) -> Self {
-        let more = |alike: &Alike| self.usual.is_some_and(|usual| alike.memory() > usual);
+        let more = |alike: &Alike| self.usual.is_some_and(|usual| alike.enough() > usual);
         Self { alike: self.alike.filter(more), ..self }
     }
 
     /// Without so much free it waits.
     pub(crate) fn least_on(self, memory: MiB, sharing: SharingMode) -> MiB {
         let unknown = unknown_need(memory);
-        let alike = self.counting(sharing).map(Alike::memory);
-        let enough = alike.or(self.usual).map_or(unknown, |enough| enough.min(unknown));
-        enough.max(self.held)
+        let alike = self.counting(sharing);
+        let enough = alike.map(Alike::enough).or(self.usual).map_or(unknown, |enough| enough.min(unknown));
+        let taken = alike.map_or(MiB::ZERO, Alike::taken).min(memory.percent(95));
+        enough.max(taken).max(self.held)
     }
 
     /// What it gets of so much that is free: all of it where nothing limits it, until its memory has settled.
@@ -185,6 +198,8 @@ impl Blind {
         }
         // Never all of a large GPU: another may come while its memory settles.
         let most = MiB(free.0 / self.among).min(memory.percent(50));
-        most.max(self.least_on(memory, sharing)).min(free)
+        let part = most.max(self.least_on(memory, sharing)).min(free);
+        // What is left may be what it lacks, and is too little for another of which as little is known.
+        if self.is_unknown() && free.saturating_sub(part) < LEAST { free } else { part }
     }
 }
