@@ -53,7 +53,8 @@ def show(lines):
             print(f"  {' + '.join(window['members'])}: {window['failed'][:300]}")
         alone = collections.defaultdict(list)
         for window in here:
-            if len(window["members"]) == 1 and not window.get("failed"):
+            limited = any(percent < 100 for percent in window.get("threads_pct", []))
+            if len(window["members"]) == 1 and not window.get("failed") and not limited:
                 alone[window["members"][0]].append((window["at_s"], window["rates"][0]))
         columns.append({name: [rate for _, rate in sorted(rates)] for name, rates in alone.items()})
     print(f"\n{'alone':18}" + "".join(f"{'session ' + str(s['number']):>26}" for s in sessions))

@@ -9,14 +9,17 @@
 //! q_j     chance that j has a kernel on the GPU
 //! A_i   = sum over j != i of q_j a_j                           how much of the SMs (of the engine) the others take
 //! r_i   = min over SMs, DRAM and tensor pipes of
-//!         SMs, engine:  min(1, C / (a_i + sum over j != i of q_j a_j rho_ij))            C: capacity
+//!         SMs, engine:  f_i + (1 - f_i) min(1, C / (a_i + sum over j != i of q_j a_j rho_ij))   C: capacity
+//!                       f_i = u_i min(1, (1 - sum over j != i of c_j) / a_i), from 0     MPS: SMs that thread limits keep the
+//!                                                                                        others off; c: limit, 1 without one;
+//!                                                                                        u: 1 with a limit, else 0.8
 //!                       rho_ij = w_j / w_i where i is the heavier, (w_j / w_i)^(1 + h x_i) where j is,
 //!                       x_i = A_i - 1, from 0 to 3                                       h: crowding
 //!                       MPS: not below the chance that none of the others would run if it were alone
 //!         the others:   min(1, L w_i), with the level L at which
 //!                       min(1, L w_i) a_i + sum over j != i of min(1, L w_j) q_j a_j = 1
 //! e_i   = g_i / r_i                                            GPU time for what takes 1 alone
-//! d_i   = MPS: (s / T_i) (A_i + a_i - 1), from 0 to 8          waiting of a step of T_i seconds: s seconds for
+//! d_i   = MPS: (1 - f_i) (s / T_i) (A_i + a_i - 1), 0 to 8     waiting of a step of T_i seconds: s seconds for
 //!         time-slice: (s / T_i - g_i), from 0, A_i / C         each that it finds before it
 //! t_i   = (1 - o_i) (1 - g_i + e_i + d_i) + o_i max(1, e_i)    o_i: share that the host queues ahead
 //! q_i   = min(1, e_i / t_i)                                    and so on until nothing moves
@@ -87,6 +90,13 @@ const SETTLED: f64 = 1e-9;
 /// Beyond these crowding and waiting grow no more: nothing was measured there.
 const CROWDED: f64 = 3.0;
 const BEFORE: f64 = 8.0;
+/// How the rate of kernels goes with the SMs that they get of those that they fill: 17 tasks with half and a quarter of an H200's
+/// threads (bench/h200/LIMITED_DATA.md).
+const LACKING: f64 = 0.9;
+/// What SMs of its own are worth to a task whose kernels also run on others: of the same pairs.
+const UNEVEN: f64 = 0.8;
+/// What sums of thread limits are off by.
+const ROUNDING: f64 = 1e-9;
 
 /// Room to work in, kept between calls.
 #[derive(Debug, Clone, Default)]
@@ -94,6 +104,8 @@ pub struct Scratch {
     /// `q` of each client, as the last call left it.
     pub(crate) q: Vec<f64>,
     fill: Vec<f64>,
+    /// Of each, the share of its kernels on SMs of its own.
+    apart: Vec<f64>,
     speed_alone: Vec<f64>,
     weight: Vec<f64>,
     /// `w_j / w_i`, and its logarithm where that is above 0.
@@ -127,9 +139,9 @@ pub(crate) fn begin(clients: &[Client], scratch: &mut Scratch) {
 }
 
 /// Speed alone of a task whose kernels may fill only `cap` of the SMs, over its speed alone without a limit: host time
-/// stays, kernels take longer by what they lack.
+/// stays, kernels take longer by a little less than what they lack.
 pub(crate) fn limited(engine: f64, fill: f64, cap: f64) -> f64 {
-    let rate = (cap / fill.max(1e-3)).clamp(LEAST, 1.0);
+    let rate = (cap / fill.max(1e-3)).clamp(LEAST, 1.0).powf(LACKING);
     1.0 / (1.0 - engine + engine / rate)
 }
 
@@ -163,9 +175,8 @@ pub(crate) fn settle_to(
         return;
     }
     scratch.fill(mode, clients);
-    let Scratch { q, fill, speed_alone, weight, ratio } = scratch;
+    let Scratch { q, fill, apart, speed_alone, weight, ratio } = scratch;
     let Constants { capacity, crowding, wait_s } = constants;
-    let apart = apart(mode, clients);
     // What would be enough for all at once never binds.
     let binds = |of: fn(&Client) -> f64| {
         mode == Mode::Mps && clients.iter().zip(&*speed_alone).map(|(c, s)| of(c) * s).sum::<f64>() > 1.0
@@ -174,7 +185,7 @@ pub(crate) fn settle_to(
     for _ in 0..ROUNDS {
         let mut moved = 0.0_f64;
         for (i, c) in clients.iter().enumerate() {
-            let own = fill[i];
+            let (own, apart) = (fill[i], apart[i]);
             let ratio = &ratio[i * n..][..n];
             let (mut taken, mut quiet, mut free, mut load) = (0.0, 1.0, 1.0, own);
             for j in (0..n).filter(|j| *j != i) {
@@ -187,7 +198,6 @@ pub(crate) fn settle_to(
             let mut rate = 1.0_f64;
             // A loss through sharing holds as often as anyone else is there.
             let held = capacity + (1.0 - capacity).max(0.0) * quiet;
-            // Tasks whose thread limits leave room for each other have SMs of their own.
             if apart < 1.0 {
                 let crowded =
                     if mode == Mode::Mps { crowding * (taken - 1.0).clamp(0.0, CROWDED) } else { 0.0 };
@@ -251,6 +261,8 @@ impl Scratch {
     fn fill(&mut self, mode: Mode, clients: &[Client]) {
         self.fill.clear();
         self.fill.extend(clients.iter().map(|c| fill(mode, c)));
+        self.apart.clear();
+        self.apart.extend(apart(mode, clients));
         // Rate of its kernels alone under its thread limit: 1/limit = 1 - g + g/rate.
         self.speed_alone.clear();
         self.speed_alone.extend(clients.iter().map(|c| {
@@ -270,15 +282,24 @@ impl Scratch {
     }
 }
 
-/// How far thread limits keep clients on SMs of their own: 1 where the limits leave room for each other, 0 where they
-/// overlap by as much as the smallest has, or there are none; straight between, as one percent more changes little.
-fn apart(mode: Mode, clients: &[Client]) -> f64 {
-    if mode != Mode::Mps || clients.len() < 2 {
-        return 0.0;
-    }
-    let sum: f64 = clients.iter().map(|c| c.cap).sum();
-    let least = clients.iter().map(|c| c.cap).fold(1.0, f64::min);
-    (1.0 - (sum - 1.0 - 1e-9).max(0.0) / least.max(LEAST)).clamp(0.0, 1.0)
+/// Share of each client's kernels that runs as on SMs of its own, since the others' thread limits keep them off these: as far as its
+/// kernels find room there.
+fn apart(mode: Mode, clients: &[Client]) -> impl Iterator<Item = f64> {
+    let caps: f64 = clients.iter().map(|c| c.cap).sum();
+    clients.iter().map(move |c| match mode {
+        Mode::TimeSlice => 0.0,
+        Mode::Mps => {
+            let room = 1.0 - (caps - c.cap);
+            // Without a limit of its own its blocks are everywhere, and each kernel ends with its last one.
+            let worth = if c.cap < 1.0 { 1.0 } else { UNEVEN };
+            // Rounding is no SM.
+            if room < ROUNDING {
+                0.0
+            } else {
+                worth * ((room + ROUNDING) / fill(mode, c).max(LEAST)).min(1.0)
+            }
+        }
+    })
 }
 
 /// Rate at which one's kernels run among others': weighted water-filling of `capacity` over what each takes

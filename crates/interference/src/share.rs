@@ -66,7 +66,7 @@ pub struct Tenant {
     /// on a MIG instance, of its SMs). `None`: no limit. Only MPS has such limits: time-slicing ignores it.
     pub sm_cap: Option<f64>,
     /// Its speed alone under `sm_cap`, over its speed alone without: [`curve_at`] of its measured
-    /// curve. `None`: not measured, and its kernels are taken to lose what they lack in SMs. Means nothing without
+    /// curve. `None`: not measured, and its kernels are taken to lose nearly what they lack in SMs. Means nothing without
     /// `sm_cap`.
     pub capped_rate: Option<f64>,
     /// Steps a second alone, each of which ends with an answer that it waits for; 0 for one that never waits. `None`: not
@@ -483,16 +483,34 @@ mod tests {
         assert_eq!((curve_at(&[], 50.0), curve_at(&curve, f64::NAN)), (None, None));
     }
 
+    /// Products of matrices leave an LSTM beside them next to nothing, and more than half of its speed where they have half of the threads:
+    /// .02 and .59 of it on an H200 (bench/h200/LIMITED_DATA.md).
+    #[test]
+    fn fewer_threads_keep_room_for_the_neighbours_of_a_heavy_task() {
+        let lstm = tenant(1.0, 0.73, 0.08);
+        let products = Tenant { weight: 30.0, ..tenant(1.0, 0.97, 0.2) };
+        let beside = |products: Tenant| share(Mode::Mps, &[lstm, products], &h200()).progress[0];
+        let (all, half, quarter) = (
+            beside(products),
+            beside(products.with_threads(50.0, &[])),
+            beside(products.with_threads(25.0, &[])),
+        );
+        assert!(all < 0.1, "{all}");
+        assert!((half / 0.586 - 1.0).abs() < 0.2 && (quarter / 0.727 - 1.0).abs() < 0.2, "{half} {quarter}");
+    }
+
     #[test]
     fn a_measured_curve_beats_the_proportional_guess() {
         let full = tenant(1.0, 1.0, 0.3);
         let guessed = full.with_threads(50.0, &[]);
         let measured = full.with_threads(50.0, &[(50.0, 0.8), (100.0, 1.0)]);
+        let guess = crate::law::limited(1.0, 1.0, 0.5);
+        assert!((0.5..0.6).contains(&guess), "{guess}");
         let outcome = share(Mode::Mps, &[guessed, measured], &Capacities::prior());
-        assert_eq!(outcome.progress, [0.5, 0.8]);
+        assert_eq!(outcome.progress, [guess, 0.8]);
         // Their limits give them SMs of their own: nothing is lost to each other.
         let outcome = share(Mode::Mps, &[guessed, measured], &h200());
-        assert_eq!(outcome.progress, [0.5, 0.8]);
+        assert_eq!(outcome.progress, [guess, 0.8]);
         // Time-slicing knows no limits.
         assert_eq!(share(Mode::TimeSlice, &[measured], &Capacities::prior()).progress, [1.0]);
     }
@@ -625,6 +643,22 @@ mod tests {
             let after = share(mode, &tenants, &c).progress;
             for (a, b) in after.iter().zip(&before) {
                 prop_assert!(*a <= b + 1e-5, "{} > {}", a, b);
+            }
+        }
+
+        /// The others wait for no step: one that is slower itself may leave those that do more of the GPU, or less.
+        #[test]
+        fn fewer_threads_of_one_never_slow_another(
+            c in any_capacities(),
+            mut tenants in prop::collection::vec(any_tenant().prop_map(queueing), 2..6),
+            cap in 0.05..1.0_f64,
+        ) {
+            tenants[0].capped_rate = None;
+            let before = share(Mode::Mps, &tenants, &c).progress;
+            tenants[0].sm_cap = Some(tenants[0].sm_cap.unwrap_or(1.0) * cap);
+            let after = share(Mode::Mps, &tenants, &c).progress;
+            for (a, b) in after.iter().zip(&before).skip(1) {
+                prop_assert!(*a >= b - 1e-5, "{} < {}", a, b);
             }
         }
 

@@ -129,7 +129,7 @@ impl Features {
                 doubt = doubt.max(1.5);
                 remarks.push(format!(
                     "{name}: its speed alone by thread percentage is not known (`rate_by_threads_pct`); \
-                     it is taken to lose what its kernels lack in SMs"
+                     it is taken to lose nearly what its kernels lack in SMs"
                 ));
             }
             limit = measured.unwrap_or_else(|| law::limited(engine, fill.unwrap_or(1.0), cap));

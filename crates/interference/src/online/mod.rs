@@ -434,10 +434,11 @@ fn clocks(power: &Power, features: &[Features]) -> (Vec<f64>, Option<(f64, f64)>
     let alone: Vec<Demand> = features
         .iter()
         .map(|f| Demand {
-            gract: f.engine,
-            sm: f.engine * f.fill,
-            dram: f.engine * f.dram * 0.8,
-            tensor: f.engine * f.tensor,
+            // Under a thread limit the same work is spread over more time.
+            gract: f.engine * f.limit + (1.0 - f.limit),
+            sm: f.engine * f.fill * f.limit,
+            dram: f.engine * f.dram * 0.8 * f.limit,
+            tensor: f.engine * f.tensor * f.limit,
             pcie: f.pcie,
         })
         .collect();

@@ -94,7 +94,7 @@ impl<'a> Alone<'a> {
 /// windows that failed, those without a solo rate, and those in which a task was not yet warm are left out.
 pub(crate) fn measured(path: &Path) -> Result<Set, Error> {
     let place = path.display().to_string();
-    let measured = Measured::read(&read(path)?).map_err(|e| Error::new(&place, e.to_string()))?;
+    let measured = Measured::read(&text(path)?).map_err(|e| Error::new(&place, e.to_string()))?;
     of_measured(&measured).checked(&place)
 }
 

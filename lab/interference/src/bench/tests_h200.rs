@@ -16,6 +16,8 @@ use std::collections::BTreeSet;
 
 const PART: &str = "h200";
 const REPEATS: u64 = 8;
+/// Pairs of which one has fewer threads.
+const LIMITED: &str = "limited-h200.log.jsonl.gz";
 
 pub(super) fn h200(data: &Data) -> Result<Vec<Line>, Error> {
     let mut lines = Vec::new();
@@ -55,6 +57,10 @@ fn sets(data: &Data) -> Result<Vec<(String, Set)>, Error> {
         let name = path.file_stem().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
         sets.push((name, measured(&path)?));
     }
+    let limited = data.h200.join(LIMITED);
+    if limited.is_file() {
+        sets.push(("limited-h200.log".to_owned(), measured(&limited)?));
+    }
     for set in tests_new::first(data)? {
         sets.push(("sixteen tasks".to_owned(), set));
     }
@@ -87,6 +93,7 @@ fn taught_by(sets: &mut [(String, Set)], threads: usize) -> SlowdownModel {
         for task in &mut set.tasks {
             task.class = Some(format!("{name}/{}", task.class()));
         }
+        forget_curves(set);
         families.extend(set.families.iter().cloned());
     }
     // What nvidia-smi alone says of them is learned from apart.
@@ -106,13 +113,18 @@ fn taught_by(sets: &mut [(String, Set)], threads: usize) -> SlowdownModel {
         .collect();
     let less = parallel(&parts, threads, |part| taught(part));
     let mut model = taught(&[]);
-    // In random order, since the last ones count.
-    let mut rows: Vec<(&Set, &Together)> =
-        sets.iter().flat_map(|set| set.rows.iter().map(move |row| (set, row))).collect();
-    Dice::new(1).shuffle(&mut rows);
-    for (set, row) in rows {
-        for (part, less) in parts.iter().zip(&less) {
-            set.calibrate(&mut model, less, row, part);
+    // Pairs with fewer threads have bounds of their own: what is measured of them leaves the order of the others as it was.
+    let (others, limited): (Vec<&Set>, Vec<&Set>) =
+        sets.iter().partition(|set| set.rows.iter().any(|row| row.threads.is_empty()));
+    for sets in [others, limited] {
+        // In random order, since the last ones count.
+        let mut rows: Vec<(&Set, &Together)> =
+            sets.into_iter().flat_map(|set| set.rows.iter().map(move |row| (set, row))).collect();
+        Dice::new(1).shuffle(&mut rows);
+        for (set, row) in rows {
+            for (part, less) in parts.iter().zip(&less) {
+                set.calibrate(&mut model, less, row, part);
+            }
         }
     }
     model.forget_all_classes();
@@ -164,9 +176,22 @@ fn of_set(name: &str, set: &Set, threads: usize) -> Vec<Line> {
             );
             let cold = split.cold(&split.folds(threads));
             lines.extend(errors_lines(PART, &format!("{label}: family held out"), "ours", &cold, 1));
+            let mut uncurved = split.clone();
+            forget_curves(&mut uncurved);
+            let cold = uncurved.cold(&uncurved.folds(threads));
+            let test = format!("{label}: family held out");
+            lines.extend(errors_lines(PART, &test, NO_CURVES, &cold, 1));
         }
     }
     lines
+}
+
+/// As the daemon knows tasks: what they do alone with fewer threads is not measured.
+pub(super) const NO_CURVES: &str = "ours, not told what fewer threads cost each alone";
+
+/// See [`NO_CURVES`].
+pub(super) fn forget_curves(set: &mut Set) {
+    set.tasks.iter_mut().for_each(|task| task.rate_by_threads_pct.clear());
 }
 
 /// The tasks of a set with less known of each, where there is such: what is known, and the profiles.

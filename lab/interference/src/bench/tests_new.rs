@@ -2,10 +2,10 @@
 //! bench/h200/LATER_TASKS_DATA.md which they are.
 
 use super::baselines;
-use super::measured::{Pick, shown};
+use super::measured::{Pick, measured, shown};
 use super::set::{Errors, Set, Together};
 use super::stats::{Clustered, Dice};
-use super::tests_h200::less_known;
+use super::tests_h200::{NO_CURVES, forget_curves, less_known};
 use super::{Data, Line, MAPE, ORACLE, errors_lines, text};
 use crate::kace::Error;
 use carma_interference::group::{GpuType, Mode, Objective};
@@ -27,7 +27,10 @@ const OFFERED: [(&str, f64); 3] =
 /// Random orders of learning.
 const ORDERS: u64 = 8;
 
-/// The scores, by way of sharing.
+/// Pairs of its tasks of which one has fewer threads.
+const LIMITED: &str = "limited-later-h200.log.jsonl.gz";
+
+/// The scores, by way of sharing, and with fewer threads.
 pub(super) fn new_tasks(data: &Data) -> Result<Vec<Line>, Error> {
     let path = data.h200.join(FILE);
     if !path.is_file() {
@@ -39,6 +42,36 @@ pub(super) fn new_tasks(data: &Data) -> Result<Vec<Line>, Error> {
     for (sharing, set, stalled) in by_sharing(&path)? {
         lines.extend(score(&set, sharing, stalled));
     }
+    let path = data.h200.join(LIMITED);
+    if path.is_file() {
+        lines.extend(with_fewer_threads(&path)?);
+    }
+    Ok(lines)
+}
+
+/// What comes with carma has learned from none of these tasks.
+fn with_fewer_threads(path: &Path) -> Result<Vec<Line>, Error> {
+    let mut set = measured(path)?.only(Mode::Mps, true);
+    let test = format!("one of two with fewer threads, {} pairs", set.rows.len());
+    let mut lines = errors_lines(
+        PART,
+        &test,
+        "ours, told what they cost each alone",
+        &set.told(&SlowdownModel::shipped()),
+        1,
+    )
+    .to_vec();
+    forget_curves(&mut set);
+    lines.extend(errors_lines(PART, &test, NO_CURVES, &set.told(&SlowdownModel::shipped()), 1));
+    lines.extend(errors_lines(PART, &test, "ours, nothing learned", &set.prior(), 1));
+    set.rows.iter_mut().for_each(|row| row.threads.clear());
+    lines.extend(errors_lines(
+        PART,
+        &test,
+        "as if all had all threads",
+        &set.told(&SlowdownModel::shipped()),
+        1,
+    ));
     Ok(lines)
 }
 
