@@ -65,12 +65,14 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
         }
     }
     let answer = |slot: &Slot<'_>| {
-        let narrower =
-            || want.narrower().map(|want| answer(slot, &want, &slots)).find(|a| a.refusal.is_none());
         let full = answer(slot, &want, &slots);
+        if full.refusal.is_none() {
+            return full;
+        }
         // With fewer threads it may do where it would not with all.
-        let try_fewer = full.refusal.is_some() && slot.limited.is_some();
-        try_fewer.then(narrower).flatten().unwrap_or(full)
+        let meant = |want: &Want| slot.narrows(want, want.narrowed_to()?);
+        let narrower = want.narrower().filter(|want| meant(want).is_some());
+        narrower.map(|want| answer(slot, &want, &slots)).find(|a| a.refusal.is_none()).unwrap_or(full)
     };
     slots.slots.iter().map(answer).collect()
 }

@@ -2,7 +2,7 @@
 //!
 //! Which job is looked at next is in [`super::place`].
 
-use super::slot::{Bar, Objection, Slot, closed, cooldowns};
+use super::slot::{Bar, Slot, closed, cooldowns};
 use super::want::{Want, WantKind, cap_for};
 use crate::explain::{Narrowed, NoGpu, Reason, Refusal};
 use crate::ledger::Reservation;
@@ -99,8 +99,10 @@ impl<'a> Slots<'a> {
         // What a lower need might find is remembered of a search in vain: of GPUs without room nothing else is asked, which
         // costs more.
         let (mut fitting, mut full) = (Vec::new(), Vec::new());
-        for (i, slot) in self.slots.iter().enumerate().filter(|(_, s)| !want.narrowed || s.limited.is_some())
-        {
+        // Fewer threads are for the sake of limits that all would break: a job keeps them when its neighbours have gone.
+        let percent = want.narrowed_to();
+        let meant = |slot: &Slot<'_>| percent.is_none_or(|percent| slot.narrows(want, percent).is_some());
+        for (i, slot) in self.slots.iter().enumerate().filter(|(_, slot)| meant(slot)) {
             match slot.bars_shared(want) {
                 None => fitting.push(i),
                 Some(Bar::Memory) if want.blind.is_none() => full.push(i),
@@ -234,16 +236,7 @@ impl<'a> Slots<'a> {
 
     /// Why a job gets fewer threads than all on these GPUs.
     fn narrowed_for(&self, want: &Want, chosen: &[usize]) -> Option<Narrowed> {
-        let percent = want.class.threads.filter(|_| want.narrowed)?;
-        let all = want.with_all_threads();
-        chosen.iter().find_map(|i| match self.slots[*i].bars_shared(&all)? {
-            Bar::Slowdown(Objection::Exceeded { job, upper, limit, .. }) => {
-                let with_all = self.slots[*i].predicted(&all);
-                let keeps = with_all.iter().find(|task| task.job == want.job).map(|task| task.expected);
-                Some(Narrowed { percent, job, limit, upper: Some(upper), keeps })
-            }
-            _ => None,
-        })
+        chosen.iter().find_map(|i| self.slots[*i].narrows(want, want.narrowed_to()?))
     }
 
     /// Place of a GPU in the policy's order, least first.

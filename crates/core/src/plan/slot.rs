@@ -5,7 +5,7 @@
 
 use super::beside::Beside;
 use super::want::Want;
-use crate::explain::{Holder, Refusal};
+use crate::explain::{Holder, Narrowed, Refusal};
 use crate::ledger::{Gpu, Reservation, Tenant};
 use crate::model::{GpuId, JobId, SharingMode};
 use crate::policy::{GateVerdict, Options, Order, Pack, Progress};
@@ -394,21 +394,37 @@ impl<'a> Slot<'a> {
             }
             (_, None) => None,
             (Some(job), Some(limited)) => Some(Objection::Unknown { job, limited }),
-            (None, Some(_)) => {
-                beside.predicted(want.job, outlook, Startup::default()).into_iter().find_map(|task| {
-                    let limit = limit(self.state, self.state.job(task.job)?)?;
-                    let Some(lower) = task.lower else {
-                        return Some(Objection::NotYet { limited: task.job });
-                    };
-                    (lower < least_progress(limit)).then(|| Objection::Exceeded {
-                        job: task.job,
-                        expected: slowdown(task.expected),
-                        upper: slowdown(lower),
-                        limit,
-                    })
-                })
-            }
+            (None, Some(_)) => self.by_limits(want, beside, outlook),
         }
+    }
+
+    /// What limits of slowdown have against a job beside these.
+    fn by_limits(&self, want: &Want, beside: &Beside, outlook: &Outlook) -> Option<Objection> {
+        beside.predicted(want.job, outlook, Startup::default()).into_iter().find_map(|task| {
+            let limit = limit(self.state, self.state.job(task.job)?)?;
+            let Some(lower) = task.lower else {
+                return Some(Objection::NotYet { limited: task.job });
+            };
+            (lower < least_progress(limit)).then(|| Objection::Exceeded {
+                job: task.job,
+                expected: slowdown(task.expected),
+                upper: slowdown(lower),
+                limit,
+            })
+        })
+    }
+
+    /// Why a job is to have fewer threads here than all: whose limit it would break. `None`: with all it breaks none.
+    pub(super) fn narrows(&self, want: &Want, percent: u8) -> Option<Narrowed> {
+        self.limited?;
+        let all = want.with_all_threads();
+        let (beside, outlook) = self.outlook_now(&all)?;
+        let Objection::Exceeded { job, upper, limit, .. } = self.by_limits(&all, beside, outlook)? else {
+            return None;
+        };
+        let with_all = self.predicted(&all);
+        let keeps = with_all.iter().find(|task| task.job == want.job).map(|task| task.expected);
+        Some(Narrowed { percent, job, limit, upper: Some(upper), keeps })
     }
 
     /// Time that the last job here takes alone from now on, where predictions count.
