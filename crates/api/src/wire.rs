@@ -505,6 +505,9 @@ pub struct AttemptView {
     pub gpus: Vec<u32>,
     /// How it shared them.
     pub sharing: SharingMode,
+    /// Share of the SMs' threads under MPS, percent; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thread_pct: Option<u8>,
     /// Hard cap of GPU memory for each process.
     pub cap_mib: Option<u64>,
     /// Why it went there.

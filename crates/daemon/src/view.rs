@@ -375,6 +375,7 @@ fn placement_view(asker: Asker, state: &State, owner: u32, placement: &Placement
         attempt: placement.attempt,
         gpus: indices(state, &placement.gpus),
         sharing: placement.sharing,
+        thread_pct: placement.thread_percent,
         cap_mib: placement.cap.map(|m| m.0),
         placed: asker.reason(owner, &placement.reason),
         decided_ms: placement.at.0,

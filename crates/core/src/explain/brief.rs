@@ -1,7 +1,7 @@
 //! Reasons in few words, for tables and for screens of one page. The whole sentence is in [`super::text`].
 
-use super::Reason;
 use super::refusal::{Holder, Refusal};
+use super::{Narrowed, Reason};
 use crate::policy::{GateVerdict, Pack};
 use crate::units::MiB;
 use std::fmt::Write as _;
@@ -131,7 +131,7 @@ impl Reason {
         match self {
             Self::PlacedIdle { gpus, .. } if gpus.len() == 1 => Some("the GPU was idle".to_owned()),
             Self::PlacedIdle { .. } => Some("the GPUs were idle".to_owned()),
-            Self::PlacedShared { gpus, fullest, free, neighbours, order, candidates, .. } => {
+            Self::PlacedShared { gpus, fullest, free, neighbours, order, candidates, threads, .. } => {
                 let others = if *neighbours == 1 { "other" } else { "others" };
                 let mut text = if *candidates as usize > gpus.len() {
                     format!("{} of {candidates} that would do", order.describe())
@@ -141,6 +141,12 @@ impl Reason {
                 let _ = write!(text, "; {free} were free beside {neighbours} {others}");
                 if let Some(gpu) = fullest {
                     let _ = write!(text, " on GPU {gpu}");
+                }
+                if let Some(Narrowed { percent, job, limit, .. }) = threads {
+                    let _ = write!(
+                        text,
+                        "; {percent} % of the threads, so that job {job} keeps its limit of {limit}"
+                    );
                 }
                 Some(text)
             }

@@ -554,6 +554,7 @@ pub(super) mod tests {
             attempt: 1,
             gpus: vec![0],
             sharing: SharingMode::Mps,
+            thread_pct: None,
             cap_mib: None,
             placed: reason("PlacedShared"),
             decided_ms: at(from_s),
