@@ -53,26 +53,15 @@ pub(super) fn new_tasks(data: &Data) -> Result<Vec<Line>, Error> {
 fn with_fewer_threads(path: &Path) -> Result<Vec<Line>, Error> {
     let mut set = measured(path)?.only(Mode::Mps, true);
     let test = format!("one of two with fewer threads, {} pairs", set.rows.len());
-    let mut lines = errors_lines(
-        PART,
-        &test,
-        "ours, told what they cost each alone",
-        &set.told(&SlowdownModel::shipped()),
-        1,
-    )
-    .to_vec();
+    let (shipped, nothing) = (SlowdownModel::shipped(), SlowdownModel::new());
+    let lines = |who, set: &Set, model| errors_lines(PART, &test, who, &set.told(model), 1);
+    let mut all = lines("ours, told what they cost each alone", &set, &shipped).to_vec();
     forget_curves(&mut set);
-    lines.extend(errors_lines(PART, &test, NO_CURVES, &set.told(&SlowdownModel::shipped()), 1));
-    lines.extend(errors_lines(PART, &test, "ours, nothing learned", &set.prior(), 1));
+    all.extend(lines(NO_CURVES, &set, &shipped));
+    all.extend(lines("ours, nothing learned", &set, &nothing));
     set.rows.iter_mut().for_each(|row| row.threads.clear());
-    lines.extend(errors_lines(
-        PART,
-        &test,
-        "as if all had all threads",
-        &set.told(&SlowdownModel::shipped()),
-        1,
-    ));
-    Ok(lines)
+    all.extend(lines("as if all had all threads", &set, &shipped));
+    Ok(all)
 }
 
 /// The sets of the first test set, those of each way of sharing; none where they are not.
