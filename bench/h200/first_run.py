@@ -442,7 +442,7 @@ def failed(results):
 
 
 def play_all(options, name, plays, play, table):
-    """Each of these plays (name and argument); writes NAME.json after each, and prints the table of all."""
+    """Each of these plays (name and argument); writes NAME.json after each, and prints why some failed and the table of the others."""
     os.makedirs(options.out, exist_ok=True)
     result = {"machine": machine(options), "runs": []}
     for what, argument in plays:
@@ -452,7 +452,10 @@ def play_all(options, name, plays, play, table):
         with open(os.path.join(options.out, f"{name}.json"), "w") as file:
             json.dump(result, file, indent=1)
     print(json.dumps(result["machine"]))
-    table(result["runs"])
+    for run in result["runs"]:
+        if "error" in run:
+            print(run["error"])
+    table([run for run in result["runs"] if "error" not in run])
     if failed(result["runs"]):
         sys.exit(1)
 

@@ -82,9 +82,6 @@ def play(options, case):
 def table(runs):
     print(f"{'case':8}{'job':10}{'state':15}{'attempts':>9}{'peak GiB':>16}{'OOM':>5}{'guard':>7}{'fullest GiB':>13}")
     for run in runs:
-        if "error" in run:
-            print(run["error"])
-            continue
         for job in run["jobs"]:
             codes = [a["verdict"] or "" for a in job["attempts"]]
             peaks = " ".join(f"{(a['peak_mib'] or 0) / 1024:.1f}" for a in job["attempts"])

@@ -235,9 +235,6 @@ def spans(looks, requests):
 
 def table_changing(runs):
     for run in runs:
-        if "error" in run:
-            print(run["error"])
-            continue
         print(f"limit {run['limit_ms']} ms; 99th percentile of latency:")
         for name, value in run["p99"].items():
             print(f"  {name:10}{'-' if value is None else f'{value:.1f} ms':>14} of {run['requests'][name]} requests")
@@ -255,9 +252,6 @@ def table(runs):
 
     print(f"{'limit ms':>9}{'requests':>10}{'p50 alone':>11}{'p99 alone':>11}{'p50 beside':>12}{'p99 beside':>12}{'within':>8}  beside it in the end")
     for run in runs:
-        if "error" in run:
-            print(run["error"])
-            continue
         names = [f"{b['name']}{'' if b['threads'] is None else ' ' + str(b['threads']) + ' %'}" for b in run["looks"][-1]["beside"]]
         within = "-" if run["within"] is None else f"{run['within']:.3f}"
         limit = "none" if run["limit_ms"] is None else run["limit_ms"]

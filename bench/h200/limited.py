@@ -85,9 +85,6 @@ def play(options, limit):
 
 def table(runs):
     for run in runs:
-        if "error" in run:
-            print(run["error"])
-            continue
         print(f"limit {run['limit']}: {run['reason']}")
         for look in run["looks"][:: max(1, len(run["looks"]) // 12)]:
             print(f"  {look['t']:6.1f} s  {look['heavy']:8} threads {look['threads']}  limited: {look['rate']}  heavy: {look['heavy_rate']}")

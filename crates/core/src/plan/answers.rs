@@ -70,8 +70,7 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
             return full;
         }
         // With fewer threads it may do where it would not with all.
-        let meant = |want: &Want| slot.narrows(want, want.narrowed_to()?);
-        let narrower = want.narrower().filter(|want| meant(want).is_some());
+        let narrower = want.narrower().filter(|want| slot.narrows(want).is_some());
         narrower.map(|want| answer(slot, &want, &slots)).find(|a| a.refusal.is_none()).unwrap_or(full)
     };
     slots.slots.iter().map(answer).collect()

@@ -4,7 +4,7 @@
 
 use super::slot::{Bar, Slot, closed, cooldowns};
 use super::want::{Want, WantKind, cap_for};
-use crate::explain::{Narrowed, NoGpu, Reason, Refusal};
+use crate::explain::{NoGpu, Reason, Refusal};
 use crate::ledger::Reservation;
 use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
 use crate::policy::{NeedSource, Options, Order};
@@ -100,8 +100,7 @@ impl<'a> Slots<'a> {
         // costs more.
         let (mut fitting, mut full) = (Vec::new(), Vec::new());
         // Fewer threads are for the sake of limits that all would break: a job keeps them when its neighbours have gone.
-        let percent = want.narrowed_to();
-        let meant = |slot: &Slot<'_>| percent.is_none_or(|percent| slot.narrows(want, percent).is_some());
+        let meant = |slot: &Slot<'_>| !want.narrowed || slot.narrows(want).is_some();
         for (i, slot) in self.slots.iter().enumerate().filter(|(_, slot)| meant(slot)) {
             match slot.bars_shared(want) {
                 None => fitting.push(i),
@@ -230,13 +229,8 @@ impl<'a> Slots<'a> {
             sharing: sharing_of(chosen.iter().map(|i| self.slots[*i].sharing_for(want))),
             predicted: fullest.predicted(want),
             over: fullest.over_before(want),
-            threads: self.narrowed_for(want, chosen),
+            threads: chosen.iter().find_map(|i| self.slots[*i].narrows(want)),
         }
-    }
-
-    /// Why a job gets fewer threads than all on these GPUs.
-    fn narrowed_for(&self, want: &Want, chosen: &[usize]) -> Option<Narrowed> {
-        chosen.iter().find_map(|i| self.slots[*i].narrows(want, want.narrowed_to()?))
     }
 
     /// Place of a GPU in the policy's order, least first.

@@ -414,9 +414,10 @@ impl<'a> Slot<'a> {
         })
     }
 
-    /// Why a job is to have fewer threads here than all: whose limit it would break. `None`: with all it breaks none.
-    pub(super) fn narrows(&self, want: &Want, percent: u8) -> Option<Narrowed> {
+    /// Why a job that would get fewer threads is to have them here: whose limit it would break with all. `None`: it would break none.
+    pub(super) fn narrows(&self, want: &Want) -> Option<Narrowed> {
         self.limited?;
+        let percent = want.class.threads.filter(|_| want.narrowed)?;
         let all = want.with_all_threads();
         let (beside, outlook) = self.outlook_now(&all)?;
         let Objection::Exceeded { job, upper, limit, .. } = self.by_limits(&all, beside, outlook)? else {

@@ -162,11 +162,6 @@ impl Want {
         percents.map(move |percent| Self { class: narrowed(percent), narrowed: true, ..*self })
     }
 
-    /// Share of the threads that it would get for the sake of others' limits, percent.
-    pub(super) fn narrowed_to(&self) -> Option<u8> {
-        self.class.threads.filter(|_| self.narrowed)
-    }
-
     /// The same with all threads.
     pub(super) fn with_all_threads(&self) -> Self {
         let class = Class { threads: None, ..self.class };
