@@ -185,6 +185,7 @@ impl Memory {
             signature: &gist.signature,
             place: &place,
             outcome: observed(attempt).outcome(),
+            limit: attempt.placement.cap,
             growing: attempt.seen.is_some_and(|seen| seen.growing),
             estimates: &gist.estimates,
         });

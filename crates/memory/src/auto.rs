@@ -216,7 +216,14 @@ mod tests {
 
     fn learn(history: &mut History, line: &str, outcome: Outcome, estimates: &[Estimate]) {
         let (signature, place) = (signature(line), place());
-        history.learn(&Run { signature: &signature, place: &place, outcome, growing: false, estimates });
+        history.learn(&Run {
+            signature: &signature,
+            place: &place,
+            outcome,
+            limit: None,
+            growing: false,
+            estimates,
+        });
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the tail of a log says about a failure.
 //!
-//! Only consulted when a command failed. Wordings: PyTorch, TensorFlow, JAX, CUDA, cuDNN and MPS as
-//! they print them; fault wordings measured on an H200 (docs/research/h200-first-run.md, bench/h200/results/faults-*.json).
+//! Only consulted when a command failed. Wordings: PyTorch, TensorFlow, JAX, ONNX Runtime, TensorRT, vLLM, CUDA.jl, CUDA, cuDNN and
+//! MPS as they print them, and CUDA's own words for an error as programs without a framework print them; fault wordings measured on an H200 (docs/research/h200-first-run.md, bench/h200/results/faults-*.json).
 
 use crate::units::MiB;
 use serde::{Deserialize, Serialize};
@@ -91,7 +91,22 @@ const GPU_OOM: &[&str] = &[
     "RESOURCE_EXHAUSTED: Failed to allocate",
     "OOM when allocating tensor",
     "NCCL WARN Cuda failure 'out of memory'",
+    // ONNX Runtime.
+    "Failed to allocate memory for requested buffer of size",
+    // TensorRT.
+    "Requested amount of GPU memory",
+    // CUDA.jl.
+    "Out of GPU memory",
+    // vLLM, at its start: others hold too much, or nothing is left for the cache.
+    "is less than desired GPU memory utilization",
+    "No available memory for the cache blocks",
 ];
+
+/// `cudaGetErrorString` of a failed allocation, and how libraries write the same.
+const OUT_OF_MEMORY: &[&str] = &["out of memory", "out_of_memory", "outofmemory"];
+/// In the same line, in lower case: the memory is a GPU's.
+const OF_GPU: &[&str] =
+    &["cuda", "gpu", "cumem", "cublas", "cudnn", "cufft", "nccl", "device", ".cu:", ".cu(", ".cu,", ".cu "];
 
 const HOST_OOM: &[&str] = &[
     "DefaultCPUAllocator: can't allocate memory",
@@ -153,7 +168,30 @@ const TRACEBACK: &str = "Traceback (most recent call last)";
 const CHAINED: &str = "During handling of the above exception";
 
 /// Tracebacks of launchers, which only report that a child of theirs failed.
-const LAUNCHER_ERRORS: &[&str] = &["ChildFailedError", "ProcessExitedException", "CalledProcessError"];
+const LAUNCHER_ERRORS: &[&str] = &[
+    "ChildFailedError",
+    "ProcessExitedException",
+    "CalledProcessError",
+    "Engine core initialization failed",
+];
+
+/// Whether a line is CUDA's report of a failed allocation, as programs without a framework print it: `cudaMalloc failed: out of memory`,
+/// `GPUassert: out of memory a.cu 7`, `Cuda Error in allocate: 2 (out of memory)`, `error: out of memory`. Advice (`if you run out of memory`) and
+/// what compilers and language runtimes say of the host's memory is none.
+fn reports_out_of_memory(line: &str) -> bool {
+    let line = first_bytes(line, MESSAGE_LIMIT).to_ascii_lowercase();
+    OUT_OF_MEMORY.iter().any(|words| {
+        line.match_indices(words).any(|(at, _)| {
+            let (before, after) = (line[..at].trim_end(), &line[at + words.len()..]);
+            // An error's text begins after a mark or the word error; within a sentence it is none.
+            let is_text = before.ends_with("error") || !before.ends_with(char::is_alphanumeric);
+            let of_gpu = OF_GPU.iter().any(|word| line.contains(word));
+            let bare = !after.contains(char::is_alphanumeric)
+                && matches!(before.trim_end_matches([':', ' ']), "" | "error");
+            is_text && (of_gpu || bare)
+        })
+    })
+}
 
 fn kind_of(line: &str) -> Option<EvidenceKind> {
     let has = |words: &[&str]| words.iter().any(|w| line.contains(w));
@@ -166,7 +204,7 @@ fn kind_of(line: &str) -> Option<EvidenceKind> {
         Some(EvidenceKind::MpsRefused)
     } else if has(GPU_LOST) {
         Some(EvidenceKind::GpuLost)
-    } else if has(GPU_OOM) {
+    } else if has(GPU_OOM) || reports_out_of_memory(line) {
         Some(EvidenceKind::GpuOutOfMemory { wanted: wanted(line), said: said(line) })
     } else if has(HOST_OOM) || line.trim() == "MemoryError" || line.starts_with("MemoryError:") {
         Some(EvidenceKind::HostOutOfMemory)
@@ -375,6 +413,46 @@ mod tests {
         assert_eq!(kind(victim), Some(EvidenceKind::GpuError));
         let refused = "Traceback (most recent call last):\nRuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 807: MPS server is not ready to accept new MPS client requests";
         assert_eq!(kind(refused), Some(EvidenceKind::MpsRefused));
+    }
+
+    #[test]
+    fn programs_without_a_framework_report_it_in_the_words_of_cuda() {
+        for line in [
+            "cudaMallocManaged: out of memory",
+            "GPUassert: out of memory main.cu 41",
+            "CUDA Error: out of memory",
+            "CUDA error 2 [kernels.cu, 118]: out of memory",
+            "ggml_backend_cuda_buffer_type_alloc_buffer: allocating 8192.00 MiB on device 0: cudaMalloc failed: out of memory",
+            "Cuda Error in allocate: 2 (out of memory)",
+            "cudaMalloc d_A returned error out of memory (code 2), line(164)",
+            "terminate called after throwing an instance of 'thrust::system::system_error': what(): out of memory: cudaErrorMemoryAllocation",
+            "  what():  std::bad_alloc: out_of_memory: CUDA error at: cuda_memory_resource.hpp",
+            "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 4,294,967,296 bytes (allocated so far: 0 bytes).",
+            "Out of memory error on GPU 0. Cannot allocate 1.953125GB memory on GPU 0",
+            "main.cu:12: out of memory",
+            "error: out of memory",
+            "out of memory",
+        ] {
+            assert!(matches!(kind(line), Some(EvidenceKind::GpuOutOfMemory { .. })), "{line}");
+        }
+        for line in [
+            "If you run out of memory, reduce the batch size of each GPU",
+            "the GPU runs out of memory with more than 64 images",
+            "cc1plus: out of memory allocating 65536 bytes after a total of 1 bytes",
+            "LLVM ERROR: out of memory",
+            "fatal error: runtime: out of memory",
+            "FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory",
+            "java.lang.OutOfMemoryError: Java heap space",
+        ] {
+            assert_eq!(kind(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_fails_since_its_engine_did_is_out_of_memory() {
+        // As vLLM prints it: the engine's traceback in the log, then the main process's own.
+        let tail = "ERROR 06-30 13:53:19 [core.py:515] ValueError: Free memory on device (31.44/47.38 GiB) on startup is less than desired GPU memory utilization (0.95, 45.01 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes.\nTraceback (most recent call last):\n  File \"vllm\", line 8\nRuntimeError: Engine core initialization failed. See root cause above.\n";
+        assert!(matches!(kind(tail), Some(EvidenceKind::GpuOutOfMemory { .. })));
     }
 
     #[test]

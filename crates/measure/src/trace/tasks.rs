@@ -220,10 +220,10 @@ impl TaskFile {
                 continue;
             }
             let played = task.played(self, here)?;
-            let python = played.kind.command.first().map_or("", String::as_str).to_owned();
+            let python = python_of(&played.kind.command).to_owned();
             let modules = if task.is_modelled(here) { &[][..] } else { &task.modules };
             let missing = modules.iter().find(|module| {
-                let known = (task.command.first().map_or("", String::as_str), module.as_str());
+                let known = (python_of(&task.command), module.as_str());
                 *lacking.entry(known).or_insert_with(|| !has_module(&python, module, &played))
             });
             match missing {
@@ -236,6 +236,14 @@ impl TaskFile {
         }
         Ok(tasks)
     }
+}
+
+/// The Python that has to have a task's modules: the one that its command names, else, behind a shell or a launcher, the one that the PATH finds.
+fn python_of(command: &[String]) -> &str {
+    let first = command.first().map_or("", String::as_str);
+    let is_python =
+        Path::new(first).file_name().is_some_and(|name| name.to_string_lossy().starts_with("python"));
+    if is_python { first } else { "python3" }
 }
 
 /// Where tasks are played.
@@ -433,7 +441,8 @@ mod tests {
     fn what_cannot_run_here_is_left_out_and_named() {
         let text = "[[task]]\nname = 'two'\ncommand = ['true']\ngpus = 2\n\
                     [[task]]\nname = 'lacks'\ncommand = ['/no/python']\nmodules = ['torch']\n\
-                    virtual = ['--work=1s']\n[[task]]\nname = 'runs'\ncommand = ['true']\n";
+                    virtual = ['--work=1s']\n[[task]]\nname = 'runs'\ncommand = ['true']\n\
+                    [[task]]\nname = 'shell'\ncommand = ['bash', '-c', 'python3 t.py']\nmodules = ['no_such_module']\n";
         let file = read(text).unwrap();
         let said = RefCell::new(Vec::new());
         let names = |is_virtual| -> Vec<String> {
@@ -444,6 +453,7 @@ mod tests {
         assert_eq!(names(false), ["runs"]);
         assert_eq!(names(true), ["lacks", "runs"]);
         let said = said.into_inner();
+        assert_eq!(said[2], "shell is left out: python3 has no module no_such_module");
         assert_eq!(said[0], "two is left out: it asks for 2 GPUs, there is one");
         assert_eq!(said[1], "lacks is left out: /no/python has no module torch");
         let alone = read("[[task]]\nname = 'two'\ncommand = ['true']\ngpus = 2").unwrap();

@@ -85,6 +85,8 @@ pub struct Run<'a> {
     pub place: &'a Place,
     /// What was seen of it.
     pub outcome: Outcome,
+    /// The hard limit on its memory, where it had one.
+    pub limit: Option<MiB>,
     /// Whether its memory went on growing.
     pub growing: bool,
     /// What front ends had said of it.
@@ -305,8 +307,11 @@ impl History {
                 anchor.min_mib = Some(anchor.min_mib.map_or(mib, |min| min.min(mib)));
                 anchor.sim = wanted.sim.cloned().or(anchor.sim.take());
                 anchor.context_mib = context.0;
+                if let Some(MiB(limit)) = run.limit {
+                    anchor.ended_within(limit);
+                }
             }
-            Outcome::AtLeast(MiB(mib)) => anchor.at_least_mib = anchor.at_least_mib.max(Some(mib)),
+            Outcome::AtLeast(MiB(mib)) => anchor.was_cut_off(mib),
             Outcome::Ignored => {}
         }
         self.by_use.insert((self.updates, key));

@@ -45,6 +45,9 @@ pub struct Anchor {
     /// by a cap, or by being ended. Never lowered, and never taken for a peak.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least_mib: Option<u64>,
+    /// The smallest hard limit with which a run reached its end. Kept while it is above `at_least_mib`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enough_mib: Option<u64>,
     /// Its memory went on growing in a run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub growing: bool,
@@ -53,6 +56,25 @@ pub struct Anchor {
 }
 
 impl Anchor {
+    /// A run with this hard limit reached its end.
+    pub(super) fn ended_within(&mut self, limit_mib: u64) {
+        if Some(limit_mib) > self.at_least_mib {
+            self.enough_mib = Some(self.enough_mib.map_or(limit_mib, |enough| enough.min(limit_mib)));
+        }
+    }
+
+    /// A run that had this much was cut off.
+    pub(super) fn was_cut_off(&mut self, had_mib: u64) {
+        self.at_least_mib = self.at_least_mib.max(Some(had_mib));
+        self.enough_mib = self.enough_mib.filter(|enough| Some(*enough) > self.at_least_mib);
+    }
+
+    /// The limit to give it where its peaks are no measure: a run was out of memory with more than any that ended was seen to take, since the
+    /// driver counts no managed memory for a process, while its hard limit covers it (measured on an H200, docs/sharing.md).
+    fn limit_beyond_sight(&self) -> Option<u64> {
+        self.enough_mib.filter(|_| self.at_least_mib > self.max_mib)
+    }
+
     /// Largest peak without the context.
     fn net(&self) -> Option<u64> {
         Some(self.max_mib?.saturating_sub(self.context_mib))
@@ -156,6 +178,7 @@ impl Program {
                     max_mib: None,
                     min_mib: None,
                     at_least_mib: None,
+                    enough_mib: None,
                     growing: false,
                     used: now,
                 });
@@ -192,18 +215,21 @@ impl Program {
         let least = if anchor.runs >= 3 { margins.exact_many } else { margins.exact_few };
         // Runs that differ say how much runs differ.
         let spread = (max - min) as f64 / max.max(1) as f64;
-        let runs = anchor.runs;
-        Some(Told {
-            tier: Tier::Exact,
-            use_mib: MiB(max),
-            // The margin of exact repeats is on all of it, context included.
-            margin_mib: times(MiB(max), least.max(spread)),
-            reason: format!(
-                "{} of this command on {} took {max} MiB at most",
-                if runs == 1 { "1 run".to_owned() } else { format!("{runs} runs") },
-                wanted.place.gpu
-            ),
-        })
+        let runs = if anchor.runs == 1 { "1 run".to_owned() } else { format!("{} runs", anchor.runs) };
+        let seen = format!("{runs} of this command on {} took {max} MiB at most", wanted.place.gpu);
+        // The margin of exact repeats is on all of it, context included.
+        let margin = times(MiB(max), least.max(spread));
+        let (margin_mib, reason) = match anchor.limit_beyond_sight() {
+            Some(enough) => {
+                let had = anchor.at_least_mib.unwrap_or_default();
+                let why = format!(
+                    "one that had {had} MiB was out of memory all the same, so not all that it takes is seen (managed memory is not); one with {enough} MiB reached its end"
+                );
+                (margin.max(MiB(enough) - MiB(max)), format!("{seen}; {why}"))
+            }
+            None => (margin, seen),
+        };
+        Some(Told { tier: Tier::Exact, use_mib: MiB(max), margin_mib, reason })
     }
 
     fn scaled(&self, wanted: &Wanted<'_>, margins: &Margins) -> Option<Told> {

@@ -37,7 +37,7 @@ fn learn(
     outcome: Outcome,
     estimates: &[Estimate],
 ) {
-    history.learn(&Run { signature, place, outcome, growing: false, estimates });
+    history.learn(&Run { signature, place, outcome, limit: None, growing: false, estimates });
 }
 
 fn ask(history: &History, signature: &Signature, place: &Place, estimates: &[Estimate]) -> Option<Estimate> {
@@ -222,6 +222,7 @@ fn growing_and_varying_runs_get_wide_bounds() {
         signature: &s,
         place: &h200,
         outcome: Outcome::Peak(MiB(10_500)),
+        limit: None,
         growing: true,
         estimates: &[estimate(Tier::Summary, 500, 9000, 9000)],
     });
@@ -482,4 +483,35 @@ proptest! {
         let table = [Table::Program, Table::Ratio, Table::Context][usize::from(table)];
         let _ = History::default().load(&HistoryRow { table, key, body: Some(body) });
     }
+}
+
+#[test]
+fn what_no_look_can_see_gets_the_limit_with_which_a_run_ended() {
+    let (h200, job) = (place("H200"), signature("managed", 8));
+    let run = |history: &mut History, outcome, limit| {
+        let limit = Some(MiB(limit));
+        history.learn(&Run { signature: &job, place: &h200, outcome, limit, growing: false, estimates: &[] });
+    };
+    let upper = |history: &History| ask(history, &job, &h200, &[]).unwrap().upper_mib;
+    let mut history = History::default();
+    // 4 GiB of managed memory in a part of 35,942 MiB: the driver counts 516 for the process.
+    run(&mut history, Outcome::Peak(MiB(516)), 35_942);
+    assert_eq!(upper(&history), MiB(542));
+    // With the bound by what was seen it is out of memory; it gets what it ended with, also when that is learned again.
+    run(&mut history, Outcome::AtLeast(MiB(542)), 542);
+    assert_eq!(upper(&history), MiB(35_942));
+    run(&mut history, Outcome::Peak(MiB(518)), 35_942);
+    let told = ask(&history, &job, &h200, &[]).unwrap();
+    assert_eq!((told.use_mib, told.upper_mib), (MiB(542), MiB(35_942)));
+    assert!(told.reasons[0].contains("managed memory is not"), "{:?}", told.reasons);
+    // Stored and read back.
+    let mut again = History::default();
+    history.changes().unwrap().iter().for_each(|row| again.load(row).unwrap());
+    assert_eq!(upper(&again), MiB(35_942));
+    // Where more was seen than any limit that was met, peaks are the measure.
+    run(&mut history, Outcome::Peak(MiB(5_000)), 35_942);
+    assert!(upper(&history) < MiB(9_600), "{}", upper(&history).0);
+    // A limit that was too small once is not enough.
+    run(&mut history, Outcome::AtLeast(MiB(35_942)), 35_942);
+    assert!(upper(&history) > MiB(35_942));
 }
