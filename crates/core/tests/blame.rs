@@ -227,6 +227,7 @@ impl<'a> World<'a> {
             gpus: vec![GpuId(0)],
             sharing,
             cap: forecast.filter(|_| capped).map(MiB),
+            floor: None,
             thread_percent: None,
             part: None,
             at: Millis(EPOCH + at),

@@ -768,6 +768,7 @@ impl World {
                     gpus: gpus.iter().copied().map(GpuId).collect(),
                     sharing: *sharing,
                     cap: None,
+                    floor: None,
                     thread_percent: None,
                     part: None,
                     at: self.clock,

@@ -889,6 +889,7 @@ pub(crate) mod tests {
                 sharing: SharingMode::TimeSlice,
                 cap: None,
                 part: None,
+                floor: None,
                 thread_percent: None,
                 at: Millis::secs(100),
                 reason: Reason::NotPlannedYet,

@@ -32,6 +32,9 @@ pub struct Placement {
     /// What is reserved on each GPU of a job of whose memory nothing is known; `None`: what its forecast says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub part: Option<MiB>,
+    /// The floor of progress with which it joined others, where that is below the policy's ([`crate::policy::Progress::after_waiting`]).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<Fraction>,
     /// Share of the SMs' threads under MPS, percent.
     pub thread_percent: Option<u8>,
     /// When it was decided.

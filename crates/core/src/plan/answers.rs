@@ -64,6 +64,7 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
             want.blind = want.blind.map(Blind::unknown);
         }
     }
+    want.floor = slots.lower_floor(job, &want).filter(|(from, _)| *from <= now).map(|(_, floor)| floor);
     let answer = |slot: &Slot<'_>| {
         let full = answer(slot, &want, &slots);
         if full.refusal.is_none() {

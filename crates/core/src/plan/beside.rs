@@ -2,6 +2,7 @@
 //!
 //! What follows from a prediction is the policy's and the limits' ([`super::slot`]).
 
+use super::want::Want;
 use crate::ledger::{Gpu, Tenant};
 use crate::model::{GpuId, JobId, SharingMode};
 use crate::progress::{Class, Company, Outlook, Pace, Predicted};
@@ -23,6 +24,8 @@ pub(super) struct Beside<'a> {
 pub(super) struct Member {
     pub(super) job: JobId,
     class: Class,
+    /// The floor with which it joined, where that is below the policy's.
+    pub(super) floor: Option<Fraction>,
     /// Computed when they are needed: most plans need them of few jobs.
     course: OnceCell<Option<Course>>,
     ends_in: OnceCell<Option<Millis>>,
@@ -41,7 +44,8 @@ impl<'a> Beside<'a> {
         let member = |tenant: &Tenant| {
             let job = state.job(tenant.job)?;
             let (course, ends_in) = (OnceCell::new(), OnceCell::new());
-            Some(Member { job: tenant.job, class: job.class(), course, ends_in, pace: tenant.pace })
+            let floor = job.placement().and_then(|placed| placed.floor);
+            Some(Member { job: tenant.job, class: job.class(), floor, course, ends_in, pace: tenant.pace })
         };
         let members = gpu.tenants.iter().filter_map(member);
         let (server, companies) = state.companies(id, gpu);
@@ -50,9 +54,10 @@ impl<'a> Beside<'a> {
     }
 
     /// A job is placed here; `server`: what serves it if it is under MPS.
-    pub(super) fn join(&mut self, job: JobId, class: Class, server: Option<u32>) {
+    pub(super) fn join(&mut self, job: JobId, want: &Want, server: Option<u32>) {
         let (course, ends_in) = (OnceCell::from(None), OnceCell::from(None));
-        self.members.push(Member { job, class, course, ends_in, pace: None });
+        let Want { class, floor, .. } = *want;
+        self.members.push(Member { job, class, floor, course, ends_in, pace: None });
         self.server = self.server.with(server);
         for mode in &mut self.modes {
             mode.company = mode.company.with(class);
@@ -123,6 +128,15 @@ impl<'a> Beside<'a> {
         let ends = self.members.iter().filter_map(|member| self.ends_in(member));
         let until = ends.map(|ends_in| ends_in.since(start.others_over_by()));
         until.filter(|until| *until > Millis::ZERO).min()
+    }
+
+    /// Time until all who are there are over.
+    pub(super) fn idle_in(&self) -> Millis {
+        let run = |member: &Member| {
+            self.state.job(member.job).map_or(Millis::ZERO, |job| Millis::secs(job.spec.run_s()))
+        };
+        let ends = self.members.iter().map(|member| self.ends_in(member).unwrap_or_else(|| run(member)));
+        ends.max().unwrap_or_default()
     }
 
     /// How long a job goes on; `None`: this plan has placed it.

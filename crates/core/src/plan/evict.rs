@@ -16,7 +16,8 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
     let mut touched: BTreeSet<GpuId> = BTreeSet::new();
     let leaves = leaving_by(plan);
     // A floor is kept in expectation: what is measured is judged with a little patience.
-    let kept = state.options().policy.progress.map(|rule| Fraction(rule.dip().0 / 10 * 9));
+    let kept =
+        |floor| state.options().policy.progress.map(|rule| Fraction(rule.with(floor).dip().0 / 10 * 9));
     for job in state.active().iter().filter_map(|id| state.job(*id)) {
         let Some(measured) = job.measured else { continue };
         let Phase::Running { placement, .. } = &job.phase else { continue };
@@ -24,7 +25,7 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
             continue;
         }
         let promised = limit(state, job);
-        let Some(least) = promised.map(least_progress).or(kept) else { continue };
+        let Some(least) = promised.map(least_progress).or_else(|| kept(placement.floor)) else { continue };
         let recent = now.since(measured.at) <= state.options().slowdown_window;
         // Twice in a row: a job that evaluates or writes a checkpoint pauses of its own accord.
         let exceeded = measured.over >= state.options().slowdown_window

@@ -155,6 +155,11 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
             }
             continue;
         }
+        match slots.lower_floor(job, &want) {
+            Some((from, floor)) if from <= now => want.floor = Some(floor),
+            Some((from, _)) => plan.wake_at(from),
+            None => {}
+        }
         let kind = failed.kind(slots.kind(&want));
         let mut search = |failed: &mut Failed, kind: usize, want: &Want| {
             if failed.knows(kind, want) {

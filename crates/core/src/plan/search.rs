@@ -7,9 +7,10 @@ use super::want::{Want, WantKind, cap_for};
 use crate::explain::{NoGpu, Reason, Refusal};
 use crate::ledger::Reservation;
 use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
-use crate::policy::{NeedSource, Options, Order};
+use crate::policy::{NeedSource, Options, Order, Progress};
 use crate::state::{Startup, State};
 use crate::units::{Fraction, MiB, Millis};
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -34,6 +35,10 @@ pub(super) struct Slots<'a> {
     cooling: BTreeSet<u32>,
     /// A tenant of some GPU has a limit of slowdown: kept here, since every job in the queue asks.
     pub(super) limited: bool,
+    /// Some GPUs are kept for a job that can have them only later.
+    any_lent: bool,
+    /// When each GPU that nobody is kept out of is idle, soonest first. Looked up when it is needed, and again when a job was placed.
+    empty: OnceCell<Vec<(Millis, usize)>>,
 }
 
 impl<'a> Slots<'a> {
@@ -53,7 +58,41 @@ impl<'a> Slots<'a> {
         let cooling = slots.iter().flat_map(|slot| cooldowns(slot.gpu, options, now));
         let cooling = cooling.map(|(server, _)| server).collect();
         let any_slice = slots.iter().any(|slot| slot.gpu.info.is_mig());
-        Self { slots, options, now, ring: state.ring(), any_slice, sizes, servers, cooling, limited }
+        Self {
+            slots,
+            options,
+            now,
+            ring: state.ring(),
+            any_slice,
+            sizes,
+            servers,
+            cooling,
+            limited,
+            any_lent: false,
+            empty: OnceCell::new(),
+        }
+    }
+
+    /// Time until as many GPUs as a job wants are idle, if no other takes them; `None`: there are too few for it.
+    fn idle_in(&self, want: &Want) -> Option<Millis> {
+        let empty = self.empty.get_or_init(|| {
+            let open = self.slots.iter().enumerate().filter(|(_, slot)| !slot.closed);
+            let mut empty: Vec<_> = open.map(|(at, slot)| (slot.idle_in(), at)).collect();
+            empty.sort_unstable();
+            empty
+        });
+        let could =
+            |at: usize| self.slots[at].held_from(want).is_none() && want.suits(&self.slots[at].gpu.info);
+        let mut suited = empty.iter().filter(|(_, at)| could(*at)).map(|(idle_in, _)| *idle_in);
+        suited.nth((want.gpus as usize).checked_sub(1)?)
+    }
+
+    /// The lower floor of progress that is asked of a job that has waited long for its run and would go on waiting, and from when on.
+    pub(super) fn lower_floor(&self, job: &Job, want: &Want) -> Option<(Millis, Fraction)> {
+        let rule = self.options.policy.progress.filter(|_| !want.alone)?;
+        let run = Millis::secs(job.spec.run_s());
+        let floor = rule.after_waiting(run, self.idle_in(want)?)?;
+        Some((job.queued + Progress::patience(run), floor))
     }
 
     pub(super) fn kind(&self, want: &Want) -> WantKind {
@@ -71,10 +110,12 @@ impl<'a> Slots<'a> {
             load: want.load,
             class,
             narrowed: want.narrowed,
+            floor: class.and(want.floor),
             server: by_server.then_some(want.server),
             overdue: want.overdue,
             start: class.map_or_else(Startup::default, |_| want.start),
             blind: want.blind,
+            takes: want.takes.filter(|_| self.any_lent),
             job: want.particular.then_some(want.job),
         }
     }
@@ -180,7 +221,7 @@ impl<'a> Slots<'a> {
 
     /// Whether an idle GPU is left that is reserved for no job.
     pub(super) fn has_idle(&self) -> bool {
-        self.slots.iter().any(|slot| slot.idle && !slot.closed && slot.held().is_none())
+        self.slots.iter().any(|slot| slot.idle && !slot.closed && (slot.held().is_none() || slot.is_lent()))
     }
 
     /// The first idle GPUs in index order, if there are enough.
@@ -288,6 +329,7 @@ impl<'a> Slots<'a> {
         self.limited |= want.limited;
         let part = self.part(&found.slots, want);
         let sharing = self.sharing(&found.slots, want);
+        self.empty = OnceCell::new();
         for i in found.slots {
             self.slots[i].take(job.spec.id, want, part);
             self.servers.extend(self.slots[i].server());
@@ -324,7 +366,20 @@ impl<'a> Slots<'a> {
             (!slot.gpu.foreign().is_empty(), slot.has_added(), slot.left(), last_came, slot.id)
         });
         let kept = slots.iter_mut().take((want.gpus as usize).saturating_sub(has));
-        kept.map(|slot| slot.hold_for(want.job)).count() > 0
+        let more = kept.map(|slot| slot.hold_for(want.job)).count() > 0;
+        self.lend(want);
+        more
+    }
+
+    /// Lets others have the GPUs that are kept for a job until the last of them is free, as far as is known (EASY backfilling: Lifka 1995).
+    fn lend(&mut self, want: &Want) {
+        let kept = self.slots.iter().filter(|slot| slot.held() == Some(want.job));
+        let idle_in: Vec<Millis> = kept.map(Slot::idle_in).collect();
+        let until = idle_in.iter().copied().max().filter(|_| idle_in.len() == want.gpus as usize);
+        let Some(until) = until.filter(|until| *until > Millis::ZERO) else { return };
+        self.any_lent = true;
+        let kept = self.slots.iter_mut().filter(|slot| slot.held() == Some(want.job));
+        kept.for_each(|slot| slot.lend(until));
     }
 
     /// Whether the job could ever be placed on the GPUs that are in use now.
@@ -370,6 +425,7 @@ pub(super) fn placement(options: &Options, job: &Job, want: &Want, given: Given)
         sharing,
         cap,
         part,
+        floor: want.floor,
         thread_percent: want.class.threads.filter(|_| sharing == SharingMode::Mps),
         at,
         reason,

@@ -134,6 +134,8 @@ pub(super) struct Slot<'a> {
     beside: Option<Beside<'a>>,
     /// The job that it is kept for.
     held: Option<JobId>,
+    /// Until that job can have all that it wants another may have this one.
+    lent_for: Millis,
     /// Placed by this plan.
     added: Vec<(JobId, Option<MiB>)>,
 }
@@ -165,6 +167,7 @@ impl<'a> Slot<'a> {
             parted: gpu.tenants.iter().any(|t| state.job(t.job).is_some_and(was_parted)),
             beside: None,
             held: None,
+            lent_for: Millis::ZERO,
             added: Vec::new(),
         };
         for tenant in &gpu.tenants {
@@ -263,7 +266,7 @@ impl<'a> Slot<'a> {
 
     /// Another job that it is kept for.
     pub(super) fn held_from(&self, want: &Want) -> Option<JobId> {
-        self.held.filter(|job| *job != want.job)
+        self.held.filter(|job| *job != want.job && !self.is_over_in_time(want))
     }
 
     /// Why a suspended job may not come back to this one. `off`: when it left it; `None`: it was on another. Nothing is
@@ -371,11 +374,12 @@ impl<'a> Slot<'a> {
             let outlook = &*beside.outlook_at_work(outlook, self.server_for(want), want.start);
             let least = if want.overdue { Fraction(0) } else { rule.gain };
             let (job, expected) = (want.job, outlook.joins.expected);
-            if outlook.joins_over_run(want.start.share) < rule.floor {
-                return Some(Objection::Floor { job, expected, floor: rule.floor });
+            let own = rule.with(want.floor);
+            if outlook.joins_over_run(want.start.share) < own.floor {
+                return Some(Objection::Floor { job, expected, floor: own.floor });
             }
-            if expected < rule.dip() {
-                return Some(Objection::Floor { job, expected, floor: rule.dip() });
+            if expected < own.dip() {
+                return Some(Objection::Floor { job, expected, floor: own.dip() });
             }
             if let Some(objection) = slowed_down(beside, outlook, want.start, rule) {
                 return Some(objection);
@@ -431,6 +435,11 @@ impl<'a> Slot<'a> {
     /// Time that the last job here takes alone from now on, where predictions count.
     pub(super) fn left(&self) -> Millis {
         self.beside.as_ref().map_or(Millis::ZERO, Beside::left)
+    }
+
+    /// Time until nobody is here, as far as that can be told; where predictions do not count, none.
+    pub(super) fn idle_in(&self) -> Millis {
+        self.beside.as_ref().map_or(Millis::ZERO, Beside::idle_in)
     }
 
     /// Time that it likely takes alone, also if it has taken longer than expected.
@@ -515,6 +524,22 @@ impl<'a> Slot<'a> {
     /// Keeps it for a job, unless it is kept for another.
     pub(super) fn hold_for(&mut self, job: JobId) {
         self.held = self.held.or(Some(job));
+    }
+
+    /// Others may have it for so long, although it is kept.
+    pub(super) fn lend(&mut self, time: Millis) {
+        self.lent_for = time;
+    }
+
+    pub(super) fn is_lent(&self) -> bool {
+        self.lent_for > Millis::ZERO
+    }
+
+    /// Whether a job would be over here before the one for which this is kept can have it. Beside others both may take twice as long.
+    fn is_over_in_time(&self, want: &Want) -> bool {
+        let Some(takes) = want.takes.filter(|_| self.is_lent()) else { return false };
+        let by = if self.idle { takes } else { Millis(takes.max(self.idle_in()).0.saturating_mul(2)) };
+        by <= self.lent_for
     }
 
     pub(super) const fn held(&self) -> Option<JobId> {
@@ -616,7 +641,7 @@ impl<'a> Slot<'a> {
         self.added.push((job, memory));
         let server = self.server_for(want);
         if let Some(beside) = &mut self.beside {
-            beside.join(job, want.class, server);
+            beside.join(job, want, server);
         }
         if want.alone {
             self.exclusive = Some(job);
@@ -636,25 +661,24 @@ impl<'a> Slot<'a> {
 /// What a newcomer that starts up like this would do to those who are there, if that is too much: at any time, or over a whole
 /// run. Who is over before it works is not slowed down by it.
 fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Startup, rule: Progress) -> Option<Objection> {
-    // The floor is the lower of the two. At this speed a job gets no slower over its whole run, whatever it has kept so far.
-    let (floor, least) = (rule.dip(), rule.whole_run());
-    if outlook.paces.iter().all(|pace| pace.expected >= least) {
+    // At what it is to keep over its whole run a job gets no slower, whatever it has kept so far.
+    if outlook.paces.iter().all(|pace| pace.expected >= rule.whole_run()) {
         return None;
     }
     let there = || {
-        let slow = beside.paces(outlook).filter(|(_, pace)| pace.expected < least);
-        slow.filter(|(member, _)| !beside.is_over_before(member, start))
+        let asked = beside.paces(outlook).map(|(member, pace)| (member, pace, rule.with(member.floor)));
+        let slow = asked.filter(|(_, pace, rule)| pace.expected < rule.whole_run());
+        slow.filter(|(member, ..)| !beside.is_over_before(member, start))
     };
-    if let Some((member, Pace { expected, .. })) = there().min_by_key(|(_, pace)| pace.expected)
-        && expected < floor
-    {
-        return Some(Objection::Floor { job: member.job, expected, floor });
+    let below = there().filter(|(_, pace, rule)| pace.expected < rule.dip());
+    if let Some((member, Pace { expected, .. }, rule)) = below.min_by_key(|(_, pace, _)| pace.expected) {
+        return Some(Objection::Floor { job: member.job, expected, floor: rule.dip() });
     }
-    there().find_map(|(member, pace)| {
+    there().find_map(|(member, pace, rule)| {
         let over_run = |course: Course| {
             course.whole_run(member.pace.unwrap_or(pace.expected), start.takes, pace.expected)
         };
-        let whole = beside.course(member).map_or(pace.expected, over_run);
+        let (whole, least) = (beside.course(member).map_or(pace.expected, over_run), rule.whole_run());
         (whole < least).then_some(Objection::WholeRun { job: member.job, whole, least })
     })
 }

@@ -10,7 +10,7 @@ use crate::progress::Class;
 use crate::reading::GpuInfo;
 use crate::slowdown::{self, NARROWER};
 use crate::state::{Blind, Blinds, Share, Startup, State};
-use crate::units::{MiB, Millis};
+use crate::units::{Fraction, MiB, Millis};
 
 /// What a pending job wants of a GPU.
 #[derive(Clone, Copy)]
@@ -48,6 +48,8 @@ pub(super) struct Want {
     pub(super) may_be_narrowed: bool,
     /// And would be.
     pub(super) narrowed: bool,
+    /// The floor of progress that is asked of it for its own sake, where that is below the policy's.
+    pub(super) floor: Option<Fraction>,
     /// Nothing is known of its memory, and the policy gives it a part of what is free.
     pub(super) blind: Option<Blind>,
     /// It would have started by now without sharing.
@@ -56,6 +58,8 @@ pub(super) struct Want {
     pub(super) holds: bool,
     /// How it starts up.
     pub(super) start: Startup,
+    /// It hardly takes longer than this alone: rounded up to a power of two, so that many jobs are alike. `None`: not known.
+    pub(super) takes: Option<Millis>,
 }
 
 /// All that a GPU's answer to a job depends on, besides the memory that the job needs free.
@@ -73,12 +77,16 @@ pub(super) struct WantKind {
     pub(super) class: Option<Class>,
     /// Whether it would get fewer threads than all, for the sake of others' limits.
     pub(super) narrowed: bool,
+    /// [`Want::floor`], where predictions count.
+    pub(super) floor: Option<Fraction>,
     /// Its MPS server, where predictions count and some GPU has jobs of that server, or takes none of its clients after a fault.
     pub(super) server: Option<u32>,
     pub(super) overdue: bool,
     /// How it starts up, where predictions count.
     pub(super) start: Startup,
     pub(super) blind: Option<Blind>,
+    /// [`Want::takes`], where GPUs are kept that a job may have that is over in time.
+    pub(super) takes: Option<Millis>,
     /// The job itself, where its answers are its own.
     pub(super) job: Option<JobId>,
 }
@@ -142,9 +150,11 @@ impl Want {
             class: job.class(),
             may_be_narrowed: slowdown::may_be_narrowed(state, job),
             narrowed: false,
+            floor: None,
             blind,
             overdue,
             holds: overdue || (policy.line.is_by_length() && job.is_urgent()),
+            takes: job.spec.most_run_s().map(|most| rounded_up(Millis::secs(most))),
             start: if policy.progress.is_some() { state.startup(job) } else { Startup::default() },
         }
     }
@@ -195,6 +205,11 @@ impl Want {
     fn reserved(&self) -> Option<MiB> {
         self.reservation.memory()
     }
+}
+
+/// To a power of two.
+fn rounded_up(time: Millis) -> Millis {
+    Millis(time.0.checked_next_power_of_two().unwrap_or(u64::MAX))
 }
 
 /// The hard memory limit of an MPS client on the GPUs that it is given: its forecast or floor, or the part that it

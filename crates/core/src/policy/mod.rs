@@ -128,6 +128,10 @@ fn is_zero(slack: &Fraction) -> bool {
     *slack == Fraction::ZERO
 }
 
+/// A job would wait long whose wait is so many times its run, and has waited long after so many. What they cost: docs/research/tried.md.
+const LONG_WAIT: u64 = 8;
+const PATIENCE: u64 = 2;
+
 /// What must be predicted before a job joins others. Progress is speed beside the others over speed alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
@@ -140,6 +144,26 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// What is asked of a newcomer that takes so long alone, would wait so long for a GPU of its own, and has waited for [`Self::patience`]. The
+    /// floor is there for its sake: where it would wait for hours to run for minutes it is two fifths, at which it is done long before it would start
+    /// alone. `None`: the floor as it is.
+    #[must_use]
+    pub fn after_waiting(self, run: Millis, wait: Millis) -> Option<Fraction> {
+        (wait.0 / LONG_WAIT >= run.0).then_some(Fraction(self.floor.0 / 5 * 2))
+    }
+
+    /// How long a job waits for a place at the floor as it is.
+    #[must_use]
+    pub const fn patience(run: Millis) -> Millis {
+        Millis(run.0.saturating_mul(PATIENCE))
+    }
+
+    /// The same with this floor, if there is one.
+    #[must_use]
+    pub fn with(self, floor: Option<Fraction>) -> Self {
+        Self { floor: floor.unwrap_or(self.floor), ..self }
+    }
+
     /// What a job that is there is expected to keep at any time: four fifths of the floor.
     #[must_use]
     pub const fn dip(self) -> Fraction {

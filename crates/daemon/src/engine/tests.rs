@@ -174,6 +174,7 @@ impl Machine {
             sharing,
             cap: None,
             part: None,
+            floor: None,
             thread_percent: None,
             at,
             reason: Reason::NotPlannedYet,

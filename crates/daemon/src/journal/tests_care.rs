@@ -332,6 +332,7 @@ fn what_was_under_way_is_ended_for_good_whatever_was_to_become_of_it() {
             sharing,
             cap: None,
             part: None,
+            floor: None,
             thread_percent: None,
             at: state.now(),
             reason: Reason::NotPlannedYet,

@@ -141,6 +141,7 @@ mod tests {
             gpus: Vec::new(),
             sharing: SharingMode::TimeSlice,
             cap: None,
+            floor: None,
             thread_percent: None,
             part: None,
             at: Millis(at),

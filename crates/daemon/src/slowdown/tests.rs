@@ -79,6 +79,7 @@ impl Host {
             command_key: id.0,
             program_key: None,
             request: Request {
+                floor: None,
                 thread_percent: self.threads,
                 max_slowdown: max_slowdown.and_then(Fraction::from_f64),
                 ..Request::of(gpus)
@@ -105,6 +106,7 @@ impl Host {
             sharing: self.sharing,
             cap: None,
             part: None,
+            floor: None,
             thread_percent: self.threads,
             at: self.now,
             reason: carma_core::explain::Reason::NotPlannedYet,
