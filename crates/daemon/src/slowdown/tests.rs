@@ -79,7 +79,6 @@ impl Host {
             command_key: id.0,
             program_key: None,
             request: Request {
-                floor: None,
                 thread_percent: self.threads,
                 max_slowdown: max_slowdown.and_then(Fraction::from_f64),
                 ..Request::of(gpus)
