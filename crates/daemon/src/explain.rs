@@ -235,6 +235,7 @@ fn running(state: &State, job: &Job, placement: &Placement) -> RunningView {
             });
         }
     }
+    let rule = state.options().policy.progress.map(|rule| rule.with(placement.floor));
     let foreign = gpus.iter().map(|gpu| gpu.foreign().len()).sum::<usize>();
     let alone = neighbours.is_empty() && foreign == 0;
     RunningView {
@@ -243,8 +244,8 @@ fn running(state: &State, job: &Job, placement: &Placement) -> RunningView {
             _ => placement.reason.chosen_for().unwrap_or_else(|| placement.reason.public_text()),
         },
         predicted_pct: own.map(pct),
-        floor_pct: state.options().policy.progress.map(|rule| pct(rule.dip())),
-        whole_run_pct: state.options().policy.progress.map(|rule| pct(rule.whole_run())),
+        floor_pct: rule.map(|rule| pct(rule.dip())),
+        whole_run_pct: rule.map(|rule| pct(rule.whole_run())),
         out_of_memory: out_of_memory(state, job, placement, alone),
         neighbours,
         foreign: u32::try_from(foreign).unwrap_or(u32::MAX),

@@ -48,8 +48,12 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
     }
     if let Some(waiting) = &reply.waiting {
         block.line("place", short(&format!("{} of {}; {}", ordinal(waiting.place), waiting.of, waiting.why)));
-        block.line_if("start", waiting.due_ms.map(|due| short(&start(waiting, due, reply.now_ms, screen))));
-        block.line_if("waits for", waiting.end.as_ref().map(|end| short(&waits_for(end))));
+        // While a limit of its user keeps it out no GPU is kept for it, and it does not wait for the first job to end.
+        let limited = job.reason.code == "UserLimit";
+        let due = waiting.due_ms.filter(|_| !limited);
+        block.line_if("start", due.map(|due| short(&start(waiting, due, reply.now_ms, screen))));
+        let end = waiting.end.as_ref().filter(|end| !limited || !end.starts_on.is_empty());
+        block.line_if("waits for", end.map(|end| short(&waits_for(end))));
     }
     block.line_if("expected", expected(reply).as_deref().map(short));
     // A place in the order of run times says it already.

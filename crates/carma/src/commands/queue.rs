@@ -320,7 +320,7 @@ pub(crate) mod tests {
     /// One runs; of six that wait two are told the same, and three of another user something else.
     fn many() -> JobsReply {
         let same = "GpuBusy(closest is GPU 3: all there would get 0.12 more done together, and the policy asks for 0.20)";
-        let other = "UserLimit(bob has 2 jobs running, the most at once for one user)";
+        let other = "UserLimit(bob may have 2 jobs running at once)";
         let bobs = |id| JobView { user: "bob".into(), ..job(id, "PENDING", "UserLimit", other) };
         let mut jobs = vec![job(9, "RUNNING", "PlacedIdle", "GPU 0 was idle")];
         jobs.extend([job(10, "PENDING", "GpuBusy", same), bobs(12), job(11, "PENDING", "GpuBusy", same)]);
@@ -335,8 +335,8 @@ pub(crate) mod tests {
          9  train9   alice  RUNNING  0    2m20s  GPU 0 was idle
         10  train10  alice  PENDING  -    3m20s  GpuBusy(closest is GPU 3: all there
                                                  would get 0.12 more done together, and…
-        12  train12  bob    PENDING  -    3m20s  UserLimit(bob has 2 jobs running, the
-                                                 most at once for one user)
+        12  train12  bob    PENDING  -    3m20s  UserLimit(bob may have 2 jobs running
+                                                 at once)
         11  train11  alice  PENDING  -    3m20s  as job 10
         13  train13  bob    PENDING  -    3m20s  as job 12
         17  train17  bob    PENDING  -    3m20s  as job 12
@@ -358,8 +358,8 @@ pub(crate) mod tests {
             9  train9   alice  RUNNING  0    2m20s  GPU 0 was idle
         10-11  2 jobs   alice  PENDING  -    3m20s  GpuBusy(closest is GPU 3: all there
                                                     would get 0.12 more done together,…
-         12,…  3 jobs   bob    PENDING  -    3m20s  UserLimit(bob has 2 jobs running,
-                                                    the most at once for one user)
+         12,…  3 jobs   bob    PENDING  -    3m20s  UserLimit(bob may have 2 jobs
+                                                    running at once)
            18  train18  alice  PENDING  -    3m20s  Held(by root)
         1 running, 6 pending (1 held)
         Jobs that wait for the same share a row; `carma queue --each` lists each.

@@ -123,7 +123,7 @@ fn jobs_beyond_a_users_number_wait_and_keep_nobody_else_waiting() {
     assert_eq!(told.code, "UserLimit");
     assert_eq!(told.text, "UserLimit(asks for 1 GPU; carma-bob has 2 of at most 2)");
     let told = reason(&daemon, of_alice[1]);
-    assert_eq!(told.text, "UserLimit(carma-alice has 1 job running, the most at once for one user)");
+    assert_eq!(told.text, "UserLimit(carma-alice may have 1 job running at once)");
     // One GPU is free, for other users; the limits hold after a restart.
     let root = daemon.submit(job(&["true"]));
     assert_eq!(daemon.end_of(root).job.state, "COMPLETED");

@@ -204,11 +204,7 @@ impl fmt::Display for Reason {
                 write!(f, "Priority(many before it wait; job {last} was the last that was looked at)")
             }
             Self::UserLimit { user, limit: UserLimit::Jobs { most } } => {
-                write!(
-                    f,
-                    "UserLimit({user} has {} running, the most at once for one user)",
-                    count(*most, "job")
-                )
+                write!(f, "UserLimit({user} may have {} running at once)", count(*most, "job"))
             }
             Self::UserLimit { user, limit: UserLimit::Gpus { wanted, used, most } } => {
                 write!(

@@ -249,7 +249,7 @@ impl State {
             Phase::Launching { .. } | Phase::Running { .. } | Phase::Judging { .. } => {
                 Err(Rejected::WrongState {
                     job: id,
-                    state: "RUNNING",
+                    state: job.state().as_str(),
                     hint: "only pending jobs can be held; use requeue to put it back first",
                 })
             }
@@ -278,8 +278,15 @@ impl State {
         if job.placement().is_none() {
             return Err(Rejected::WrongState {
                 job: id,
-                state: "PENDING",
+                state: job.state().as_str(),
                 hint: "it is in the queue already",
+            });
+        }
+        if job.ending().is_some_and(|ending| !ending.cause.requeues()) {
+            return Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "it is being ended for good",
             });
         }
         self.end(id, EndCause::Requeued { by: by.name.clone() })
