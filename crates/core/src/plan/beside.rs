@@ -4,7 +4,7 @@
 
 use super::want::Want;
 use crate::ledger::{Gpu, Tenant};
-use crate::model::{GpuId, JobId, SharingMode};
+use crate::model::{GpuId, Job, JobId, SharingMode};
 use crate::progress::{Class, Company, Outlook, Pace, Predicted};
 use crate::state::{Course, Newcomers, Server, Startup, State};
 use crate::units::{Fraction, Millis};
@@ -130,12 +130,20 @@ impl<'a> Beside<'a> {
         until.filter(|until| *until > Millis::ZERO).min()
     }
 
-    /// Time until all who are there are over.
+    /// Time until all who are there are over or have left, as far as is known.
     pub(super) fn idle_in(&self) -> Millis {
+        let stays = |member: &&Member| {
+            let leaves = |job: &Job| job.ending().is_some() || job.suspension().is_some();
+            !self.state.job(member.job).is_some_and(leaves)
+        };
         let run = |member: &Member| {
             self.state.job(member.job).map_or(Millis::ZERO, |job| Millis::secs(job.spec.run_s()))
         };
-        let ends = self.members.iter().map(|member| self.ends_in(member).unwrap_or_else(|| run(member)));
+        let ends = self
+            .members
+            .iter()
+            .filter(stays)
+            .map(|member| self.ends_in(member).unwrap_or_else(|| run(member)));
         ends.max().unwrap_or_default()
     }
 

@@ -207,13 +207,17 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
         }
         // Else jobs that go first would keep it out for ever. Those that make room come back before all that wait: for a job behind others
         // that are overdue they would take the GPUs that are kept for these.
-        if !has_room && (!overdue_waits || job.is_urgent()) && room::is_entitled(state, job, &want) {
-            room::make(state, job, &want, slots, plan);
-        }
+        let makes_room =
+            !has_room && (!overdue_waits || job.is_urgent()) && room::is_entitled(state, job, &want);
+        let makes_room = makes_room && room::make(state, job, &want, slots, plan);
         overdue_waits = overdue_waits || want.overdue;
         if want.holds || has_room {
             // What fails is the same as long as no more is kept.
             if slots.hold(&want) {
+                failed = Failed::default();
+            }
+            // Where others leave for it, all of its GPUs are free soon.
+            if !has_room && !makes_room && slots.lend(&want) {
                 failed = Failed::default();
             }
         }

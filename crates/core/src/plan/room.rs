@@ -74,38 +74,39 @@ pub(super) fn is_entitled(state: &State, job: &Job, want: &Want) -> bool {
     want.holds && (job.is_urgent() || (want.gpus > 1 && state.options().suspends))
 }
 
-/// Makes room for a job that found none, if that pays.
-pub(super) fn make(state: &State, job: &Job, want: &Want, slots: &Slots<'_>, plan: &mut Plan) {
+/// Makes room for a job that found none, if that pays; whether it does.
+pub(super) fn make(state: &State, job: &Job, want: &Want, slots: &Slots<'_>, plan: &mut Plan) -> bool {
     let wanted = want.gpus as usize;
     let usable =
         |slot: &&Slot<'_>| !slot.closed && want.suits(&slot.gpu.info) && slot.held_from(want).is_none();
     let mut left: Vec<Millis> = slots.slots.iter().filter(usable).map(Slot::likely_left).collect();
     left.sort_unstable();
     // Without room, so long until the last of its GPUs is free.
-    let Some(wait) = wanted.checked_sub(1).and_then(|last| left.get(last)).copied() else { return };
+    let Some(wait) = wanted.checked_sub(1).and_then(|last| left.get(last)).copied() else { return false };
     // For so long a job that leaves would be without its GPU; an urgent job need not make up for it.
     let pause =
         if job.is_urgent() { THERE_AND_BACK } else { Millis::secs(job.spec.run_s()) + THERE_AND_BACK };
     if wait <= pause {
-        return;
+        return false;
     }
     let leaving = leaving_by(plan);
     let mut found: Vec<Vec<&Job>> =
         slots.slots.iter().filter(usable).filter_map(|slot| off(state, job, slot, &leaving)).collect();
     if found.len() < wanted {
-        return;
+        return false;
     }
     found.sort_by_key(Vec::len);
     found.truncate(wanted);
     // One on several GPUs counts once.
     let off: BTreeSet<JobId> = found.iter().flatten().map(|job| job.spec.id).collect();
     if !job.is_urgent() && wait <= Millis(pause.0.saturating_mul(off.len() as u64)) {
-        return;
+        return false;
     }
     let cause = EndCause::Room { job: want.job };
     for job in off.iter().filter_map(|id| state.job(*id)) {
         plan.actions.extend(take_off(state, job, cause.clone()));
     }
+    true
 }
 
 /// The jobs that would have to leave a GPU, if all that are there can.

@@ -366,20 +366,19 @@ impl<'a> Slots<'a> {
             (!slot.gpu.foreign().is_empty(), slot.has_added(), slot.left(), last_came, slot.id)
         });
         let kept = slots.iter_mut().take((want.gpus as usize).saturating_sub(has));
-        let more = kept.map(|slot| slot.hold_for(want.job)).count() > 0;
-        self.lend(want);
-        more
+        kept.map(|slot| slot.hold_for(want.job)).count() > 0
     }
 
-    /// Lets others have the GPUs that are kept for a job until the last of them is free, as far as is known (EASY backfilling: Lifka 1995).
-    fn lend(&mut self, want: &Want) {
+    /// Lets others have the GPUs that are kept for a job until the last of them is free, as far as is known (EASY backfilling: Lifka 1995). Returns
+    /// whether some were not lent before.
+    pub(super) fn lend(&mut self, want: &Want) -> bool {
         let kept = self.slots.iter().filter(|slot| slot.held() == Some(want.job));
         let idle_in: Vec<Millis> = kept.map(Slot::idle_in).collect();
         let until = idle_in.iter().copied().max().filter(|_| idle_in.len() == want.gpus as usize);
-        let Some(until) = until.filter(|until| *until > Millis::ZERO) else { return };
+        let Some(until) = until.filter(|until| *until > Millis::ZERO) else { return false };
         self.any_lent = true;
-        let kept = self.slots.iter_mut().filter(|slot| slot.held() == Some(want.job));
-        kept.for_each(|slot| slot.lend(until));
+        let kept = self.slots.iter_mut().filter(|slot| slot.held() == Some(want.job) && !slot.is_lent());
+        kept.map(|slot| slot.lend(until)).count() > 0
     }
 
     /// Whether the job could ever be placed on the GPUs that are in use now.
