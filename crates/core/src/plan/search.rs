@@ -37,7 +37,7 @@ pub(super) struct Slots<'a> {
     pub(super) limited: bool,
     /// Some GPUs are kept for a job that can have them only later.
     any_lent: bool,
-    /// When each GPU that nobody is kept out of is idle, soonest first. Looked up when it is needed, and again when a job was placed.
+    /// When each GPU that nobody is kept out of is idle, soonest first. Looked up when it is needed.
     empty: OnceCell<Vec<(Millis, usize)>>,
 }
 
@@ -329,11 +329,16 @@ impl<'a> Slots<'a> {
         self.limited |= want.limited;
         let part = self.part(&found.slots, want);
         let sharing = self.sharing(&found.slots, want);
-        self.empty = OnceCell::new();
         for i in found.slots {
             self.slots[i].take(job.spec.id, want, part);
             self.servers.extend(self.slots[i].server());
             gpus.push(self.slots[i].id);
+            // Of thousands of GPUs the others stay as they are.
+            if let Some(empty) = self.empty.get_mut() {
+                empty.retain(|(_, at)| *at != i);
+                let anew = (self.slots[i].idle_in(), i);
+                empty.insert(empty.partition_point(|entry| *entry < anew), anew);
+            }
         }
         if let (Order::RoundRobin, Some(last)) = (self.options.policy.order, gpus.last()) {
             self.ring = last.0 + 1;
