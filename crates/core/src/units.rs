@@ -137,6 +137,13 @@ impl Millis {
     pub const fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
+
+    /// How long work of this span takes at such a share of its speed; none stands still.
+    #[must_use]
+    pub fn at_speed(self, speed: Fraction) -> Self {
+        let takes = u128::from(self.0) * u128::from(Fraction::ONE.0) / u128::from(speed.0.max(1));
+        Self(u64::try_from(takes).unwrap_or(u64::MAX))
+    }
 }
 
 impl Add for Millis {

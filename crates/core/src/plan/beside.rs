@@ -5,6 +5,7 @@
 use super::want::Want;
 use crate::ledger::{Gpu, Tenant};
 use crate::model::{GpuId, Job, JobId, SharingMode};
+use crate::policy::Progress;
 use crate::progress::{Class, Company, Outlook, Pace, Predicted};
 use crate::state::{Course, Newcomers, Server, Startup, State};
 use crate::units::{Fraction, Millis};
@@ -132,19 +133,31 @@ impl<'a> Beside<'a> {
 
     /// Time until all who are there are over or have left, as far as is known.
     pub(super) fn idle_in(&self) -> Millis {
-        let stays = |member: &&Member| {
-            let leaves = |job: &Job| job.ending().is_some() || job.suspension().is_some();
-            !self.state.job(member.job).is_some_and(leaves)
-        };
-        let run = |member: &Member| {
-            self.state.job(member.job).map_or(Millis::ZERO, |job| Millis::secs(job.spec.run_s()))
-        };
-        let ends = self
-            .members
-            .iter()
-            .filter(stays)
-            .map(|member| self.ends_in(member).unwrap_or_else(|| run(member)));
-        ends.max().unwrap_or_default()
+        self.last(|member, job| self.ends_in(member).unwrap_or(Millis::secs(job.spec.run_s())))
+    }
+
+    /// The same, if none takes longer than expected.
+    pub(super) fn idle_as_expected_in(&self) -> Millis {
+        self.last(|member, job| match self.ends_in(member) {
+            Some(_) => self.state.ends_as_expected_in(job),
+            None => Millis::secs(job.spec.run_s()),
+        })
+    }
+
+    /// The same, if each is left no more of its speed than it is to keep.
+    pub(super) fn idle_at_least_speed_in(&self, rule: Progress) -> Millis {
+        self.last(|member, job| {
+            let placed_now = || Millis::secs(job.spec.most_run_s().unwrap_or(job.spec.run_s()));
+            let alone = self.course(member).map_or_else(placed_now, Course::likely_left);
+            alone.at_speed(rule.with(member.floor).dip())
+        })
+    }
+
+    /// When the last of those who stay is over, by what is said of each and of its job.
+    fn last(&self, ends_in: impl Fn(&Member, &Job) -> Millis) -> Millis {
+        let stays = |job: &&Job| job.ending().is_none() && job.suspension().is_none();
+        let of = |member: &Member| Some(ends_in(member, self.state.job(member.job).filter(stays)?));
+        self.members.iter().filter_map(of).max().unwrap_or_default()
     }
 
     /// How long a job goes on; `None`: this plan has placed it.
@@ -168,18 +181,21 @@ impl<'a> Beside<'a> {
         *member.course.get_or_init(|| Some(self.state.course(self.state.job(member.job)?)))
     }
 
-    /// Time that the last job that is there takes alone from now on.
-    pub(super) fn left(&self) -> Millis {
-        self.longest(|course| course.left)
+    /// Time that the last job that is there takes from now on, if each is left no more of its speed than it is to keep; of one that takes longer
+    /// than expected, none. Without a rule, alone.
+    pub(super) fn left(&self, rule: Option<Progress>) -> Millis {
+        let least = |member: &Member| rule.map_or(Fraction::ONE, |rule| rule.with(member.floor).dip());
+        self.longest(|member, course| course.left.at_speed(least(member)))
     }
 
-    /// Time that it likely takes alone, also if it has taken longer than expected.
+    /// Time that the last job that is there likely takes alone, also if it has taken longer than expected.
     pub(super) fn likely_left(&self) -> Millis {
-        self.longest(Course::likely_left)
+        self.longest(|_, course| course.likely_left())
     }
 
-    fn longest(&self, of: impl Fn(Course) -> Millis) -> Millis {
-        self.members.iter().filter_map(|member| self.course(member).map(&of)).max().unwrap_or_default()
+    fn longest(&self, of: impl Fn(&Member, Course) -> Millis) -> Millis {
+        let each = self.members.iter().filter_map(|member| Some(of(member, self.course(member)?)));
+        each.max().unwrap_or_default()
     }
 
     /// What is predicted of each job that is there once a newcomer works that starts up like this, by job number.

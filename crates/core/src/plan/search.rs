@@ -378,7 +378,7 @@ impl<'a> Slots<'a> {
     /// whether some were not lent before.
     pub(super) fn lend(&mut self, want: &Want) -> bool {
         let kept = self.slots.iter().filter(|slot| slot.held() == Some(want.job));
-        let idle_in: Vec<Millis> = kept.map(Slot::idle_in).collect();
+        let idle_in: Vec<Millis> = kept.map(Slot::idle_as_expected_in).collect();
         let until = idle_in.iter().copied().max().filter(|_| idle_in.len() == want.gpus as usize);
         let Some(until) = until.filter(|until| *until > Millis::ZERO) else { return false };
         self.any_lent = true;

@@ -432,14 +432,20 @@ impl<'a> Slot<'a> {
         Some(Narrowed { percent, job, limit, upper: Some(upper), keeps })
     }
 
-    /// Time that the last job here takes alone from now on, where predictions count.
+    /// Time that the last job here takes from now on at the least speed that it is to keep, where predictions count.
     pub(super) fn left(&self) -> Millis {
-        self.beside.as_ref().map_or(Millis::ZERO, Beside::left)
+        let rule = self.state.options().policy.progress;
+        self.beside.as_ref().map_or(Millis::ZERO, |beside| beside.left(rule))
     }
 
     /// Time until nobody is here, as far as that can be told; where predictions do not count, none.
     pub(super) fn idle_in(&self) -> Millis {
         self.beside.as_ref().map_or(Millis::ZERO, Beside::idle_in)
+    }
+
+    /// The same, if none takes longer than expected.
+    pub(super) fn idle_as_expected_in(&self) -> Millis {
+        self.beside.as_ref().map_or(Millis::ZERO, Beside::idle_as_expected_in)
     }
 
     /// Time that it likely takes alone, also if it has taken longer than expected.
@@ -535,11 +541,16 @@ impl<'a> Slot<'a> {
         self.lent_for > Millis::ZERO
     }
 
-    /// Whether a job would be over here before the one for which this is kept can have it. Beside others both may take twice as long.
+    /// Whether a job would be over here before the one for which this is kept can have it, and all with whom it would be together, also if each
+    /// is left no more of its speed than it is to keep.
     fn is_over_in_time(&self, want: &Want) -> bool {
         let Some(takes) = want.takes.filter(|_| self.is_lent()) else { return false };
-        let by = if self.idle { takes } else { Millis(takes.max(self.idle_in()).0.saturating_mul(2)) };
-        by <= self.lent_for
+        if self.idle {
+            return takes <= self.lent_for;
+        }
+        let rule = self.state.options().policy.progress;
+        let Some((rule, beside)) = rule.zip(self.beside.as_ref()) else { return false };
+        takes.at_speed(rule.with(want.floor).dip()).max(beside.idle_at_least_speed_in(rule)) <= self.lent_for
     }
 
     pub(super) const fn held(&self) -> Option<JobId> {

@@ -32,23 +32,23 @@ impl Course {
         self.left.max(self.least).max(Millis(1))
     }
 
-    /// Start-up and work that are left, in milliseconds alone.
-    fn rest(self) -> (u128, u128) {
-        let left = u128::from(self.likely_left().0);
-        let start = u128::from(self.start.0).min(left);
-        (start, left - start)
+    /// Start-up and work that are left, alone.
+    fn rest(self) -> (Millis, Millis) {
+        let left = self.likely_left();
+        let start = self.start.min(left);
+        (start, left.since(start))
     }
 
     /// How long it goes on if it keeps this pace.
     pub(crate) fn ends_in(self, pace: Fraction) -> Millis {
         let (start, work) = self.rest();
-        let ends_in = start + work * u128::from(Fraction::ONE.0) / u128::from(pace.0.max(1));
-        Millis(u64::try_from(ends_in).unwrap_or(u64::MAX))
+        start + work.at_speed(pace)
     }
 
     /// Speed over its whole run, over its speed alone, if it goes on as now for a while and then at the last pace until its end.
     pub(crate) fn whole_run(self, now: Fraction, for_now: Millis, then: Fraction) -> Fraction {
         let (start, work) = self.rest();
+        let (start, work) = (u128::from(start.0), u128::from(work.0));
         let one = u128::from(Fraction::ONE.0);
         let alone = u128::from(self.done.0) + start + work;
         let works_for_now = u128::from(for_now.0).saturating_sub(start);
@@ -103,6 +103,11 @@ impl State {
     #[must_use]
     pub fn ends_in(&self, job: &Job) -> Millis {
         self.course(job).ends_in(self.pace(job).0)
+    }
+
+    /// The same, if it takes no longer than expected: nothing is left of one that does.
+    pub(crate) fn ends_as_expected_in(&self, job: &Job) -> Millis {
+        Course { least: Millis::ZERO, ..self.course(job) }.ends_in(self.pace(job).0)
     }
 }
 

@@ -3,9 +3,9 @@
 //! What docs/fairness.md states ("How late a job may be"), and what of it is tested here:
 //!
 //! 1. **The first of those over their bounds.** Its GPUs are kept. On each of these the last job has some time left that it would
-//!    take alone, and with true run times that is known. No job may join a GPU that is kept, so that this time only gets
-//!    shorter, and another GPU is kept in its place only where less is left. So the job starts within that time over the least
-//!    speed that neighbours leave a job. Time-sliced, jobs that have made room for one before it come back before it: as much
+//!    take alone, and with true run times that is known. No job may join a GPU that is kept, but for one that is over in time, so that
+//!    this time only gets shorter, and another GPU is kept in its place only where less is left. So the job starts within that time over
+//!    the least speed that neighbours leave each of these jobs. Time-sliced, jobs that have made room for one before it come back before it: as much
 //!    once more, and the time that they take off their GPUs and back.
 //! 2. **Those behind it.** Each job before it may add as much, that is the longest run over the least speed. Where all users have
 //!    the same share no job that comes to be over its bound later gets before it; where they have not, those of a user with a
@@ -32,7 +32,7 @@ use carma_core::State;
 use carma_core::ledger::Gpu;
 use carma_core::model::{Forecasts, Job, JobId, SharingMode};
 use carma_core::policy::{Allowance, Objective, presets};
-use carma_core::units::{Fraction, MiB, Millis};
+use carma_core::units::{MiB, Millis};
 use carma_hardware::GpuTypes;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,9 +55,9 @@ struct Wait {
     since: Millis,
     /// Since when it was the first of those that were.
     first_since: Option<Millis>,
-    /// Time that the last jobs on as many GPUs as it wants would then have taken alone, those with the least left.
+    /// Time that the last jobs on as many GPUs as it wants would then have taken at their least speed, those with the least left.
     empty_in: Millis,
-    /// The longest that one has left which was then off its GPUs, and comes back.
+    /// The longest that one so takes which was then off its GPUs, and comes back.
     off_for: Millis,
     start: Millis,
     /// Jobs that were over their bounds and before it when it came to be, by number and attempts.
@@ -134,7 +134,7 @@ impl Notes for Witness {
             if before.is_empty() && wait.first_since.is_none() {
                 wait.first_since = Some(now);
                 wait.empty_in = empty_in(state, now, world, job.spec.request.gpus);
-                let off = state.halted().iter().map(|job| left(world, now, *job)).max();
+                let off = state.halted().iter().map(|job| left(state, now, world, *job)).max();
                 wait.off_for = off.unwrap_or_default();
             }
             self.overdue.insert(id, wait);
@@ -143,19 +143,22 @@ impl Notes for Witness {
     }
 }
 
-/// Time that a job takes alone from now on.
-fn left(world: &World, now: Millis, job: JobId) -> Millis {
+/// Time that a job takes from now on at the least speed that neighbours leave it: less than others keep one that waited long for its run.
+fn left(state: &State, now: Millis, world: &World, job: JobId) -> Millis {
     let it = &world.jobs[index(job) as usize];
     // A job that has just been placed is not there yet.
-    if it.gpus.is_empty() {
-        return Millis(it.solo);
-    }
-    Millis(world.left(now.0, index(job)).ceil() as u64 + it.startup)
+    let alone = if it.gpus.is_empty() {
+        Millis(it.solo)
+    } else {
+        Millis(world.left(now.0, index(job)).ceil() as u64 + it.startup)
+    };
+    let floor = state.job(job).and_then(|job| job.placement()?.floor);
+    alone.at_speed(state.options().policy.progress.unwrap().with(floor).dip())
 }
 
-/// Time that the last job on each of so many GPUs takes alone from now on, of those with the least left.
+/// Time that the last job on each of so many GPUs so takes, of those with the least left.
 fn empty_in(state: &State, now: Millis, world: &World, gpus: u32) -> Millis {
-    let last = |gpu: &Gpu| gpu.tenants.iter().map(|tenant| left(world, now, tenant.job)).max();
+    let last = |gpu: &Gpu| gpu.tenants.iter().map(|tenant| left(state, now, world, tenant.job)).max();
     let mut lefts: Vec<Millis> = state.gpus().iter().map(|gpu| last(gpu).unwrap_or_default()).collect();
     lefts.sort_unstable();
     lefts[gpus as usize - 1]
@@ -231,16 +234,15 @@ fn without_sharing(workload: &Workload) -> Vec<Millis> {
 /// The longest run over the least speed that neighbours leave, and as much as that is time-sliced: what one job that goes first adds.
 fn most_of_one(workload: &Workload, setup: &Setup) -> Millis {
     let longest = workload.jobs.iter().map(|job| job.duration).max().unwrap_or_default();
+    let longest = longest.at_speed(setup.options.policy.progress.unwrap().dip());
     most(longest, longest, setup)
 }
 
-/// For so long a job waits for GPUs whose jobs take so long alone, and after which others come back that do.
+/// For so long a job waits for GPUs whose jobs take so long, and after which others come back that do.
 fn most(there: Millis, back: Millis, setup: &Setup) -> Millis {
-    let slowest = setup.options.policy.progress.unwrap().dip();
-    let slowed = |span: Millis| Millis(span.0 * u64::from(Fraction::ONE.0) / u64::from(slowest.0));
     match setup.options.sharing {
-        SharingMode::Mps | SharingMode::Exclusive => slowed(there),
-        SharingMode::TimeSlice => slowed(there) + slowed(back) + MOVES,
+        SharingMode::Mps | SharingMode::Exclusive => there,
+        SharingMode::TimeSlice => there + back + MOVES,
     }
 }
 
