@@ -122,6 +122,9 @@ pub struct Tenant {
     /// What it needs at the least, as computed beforehand: seen below that, it has not begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs: Option<MiB>,
+    /// Earlier runs of its command took that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub measured: bool,
     /// How its memory grows.
     #[serde(default, skip_serializing_if = "Growth::is_none")]
     pub growth: Growth,
@@ -230,12 +233,14 @@ impl Tenant {
 
     /// Whether what it has not taken may be given to others. Without a computed need, as soon as it has
     /// settled. With one, carma knows better when it has begun: after the first minute, once its memory
-    /// is still, and not while it holds less than it can run with (it loads data, or compiles).
+    /// is still, and not while it holds less than it can run with (it loads data, or compiles): for minutes, and where
+    /// earlier runs of its command took that, as long as it runs.
     pub(super) fn may_release(&self, peak: MiB, now: Millis, options: &Options) -> bool {
         let (Some(needs), Some(since)) = (self.needs, self.active_since) else { return true };
         let active = now.since(since);
         let still = self.growth.at.is_some_and(|at| now.since(at) >= options.window);
-        let begun = peak >= needs.percent(75) || active >= options.startup_patience;
+        let waited = active >= options.startup_patience && !self.measured;
+        let begun = peak >= needs.percent(75) || waited;
         active >= FIRST_MINUTE.max(options.window) && still && begun
     }
 

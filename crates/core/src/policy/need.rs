@@ -76,6 +76,8 @@ pub enum NeedSource {
     Part,
     /// The same, while a job of its command is at work that says how much is enough.
     AtWork,
+    /// The same, where another of its command ran out of memory and is given so much since.
+    Failed,
     /// The same, where jobs of its program with other arguments are at work or have run.
     Program,
     /// An estimator; in journals its name alone.
@@ -86,7 +88,7 @@ pub enum NeedSource {
 impl NeedSource {
     /// Whether it is worth a word where the GPU was idle: what the user or earlier runs said is no news there.
     pub(crate) const fn is_news(&self) -> bool {
-        matches!(self, Self::Computed { .. } | Self::Part | Self::AtWork | Self::Program)
+        matches!(self, Self::Computed { .. } | Self::Part | Self::AtWork | Self::Failed | Self::Program)
     }
 }
 
@@ -103,6 +105,7 @@ impl fmt::Display for NeedSource {
             Self::PolicyFloor => "the policy's floor",
             Self::Part => "its memory is unknown",
             Self::AtWork => "by what a running job of its command takes",
+            Self::Failed => "since a job of its command ran out of memory",
             Self::Program => "by what jobs of its program take",
         })
     }

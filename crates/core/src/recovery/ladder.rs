@@ -10,6 +10,8 @@ use std::fmt;
 
 /// Steps of the retry ladder never rise by more than this.
 const MAX_STEP: MiB = MiB(8192);
+/// The last of them, percent of a GPU: what follows is a GPU alone.
+const LAST_STEP: u64 = 75;
 
 /// What the next attempt needs after an out-of-memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -179,15 +181,24 @@ fn step(facts: &OomFacts, blame: &Blame, tried: &Tried, rules: &Options) -> Opti
     if tried.charged == 0 {
         return first_floor(facts, blame, rules);
     }
-    let given = given(facts, blame).max(facts.reached()).map(Floor::Memory);
-    next_floor(tried.floor.max(given), facts.capacity)
+    let too_little = tried.floor.max(given(facts, blame).max(facts.reached()).map(Floor::Memory));
+    let next = next_floor(too_little, facts.capacity);
+    match too_little {
+        // On a large GPU a job that grows would climb many steps of 8 GiB.
+        Some(Floor::Memory(memory)) if rules.policy.blind => {
+            let half_more = memory.percent(150);
+            let is_step = half_more <= facts.capacity.percent(LAST_STEP);
+            next.max(Some(if is_step { Floor::Memory(half_more) } else { Floor::ExclusiveGpu }))
+        }
+        _ => next,
+    }
 }
 
 /// Steps of the graded retry on a GPU of this capacity: 25, 50 and 75 %, with steps between so that
 /// none rises by more than 8 GiB. On 40,960 MiB: 10,240, 18,432, 20,480, 28,672, 30,720 (AEGIS).
 fn ladder(capacity: MiB) -> Vec<MiB> {
     let mut steps: Vec<MiB> = Vec::new();
-    for percent in [25, 50, 75] {
+    for percent in [25, 50, LAST_STEP] {
         let anchor = capacity.percent(percent);
         while let Some(&last) = steps.last() {
             if anchor - last <= MAX_STEP {
@@ -225,7 +236,7 @@ fn first_floor(facts: &OomFacts, blame: &Blame, rules: &Options) -> Option<Floor
             (rules.margin(reached), MiB::ZERO)
         };
         let seen = reached + margin;
-        let floor = if seen > given && seen < facts.capacity.percent(75) {
+        let floor = if seen > given && seen < facts.capacity.percent(LAST_STEP) {
             Some(Floor::Memory(seen))
         } else {
             next_floor(Some(Floor::Memory(given.max(reached))), facts.capacity)
@@ -251,6 +262,7 @@ mod tests {
     use super::super::around::Span;
     use super::super::blame;
     use super::*;
+    use crate::policy::presets;
     use crate::spec::JobId;
 
     const CAPACITY: MiB = MiB(40_960);
@@ -310,6 +322,7 @@ mod tests {
     fn every_step_of_the_ladder() {
         let graded = Options::default();
         let exclusive = Options { recovery: RecoveryMethod::Exclusive, ..Options::default() };
+        let aegis = Options { policy: presets::by_name("aegis").unwrap(), ..Options::default() };
         let at = |charged, floor| Tried { charged, floor: Some(floor), ..tried() };
         let harmed = |free, floor| Tried { free, floor, ..tried() };
         let large = || Tried { present: vec![CAPACITY, MiB::gib(80)], ..tried() };
@@ -344,7 +357,25 @@ mod tests {
             ),
             // The others climb from what they were given.
             ("second", facts(), OWN, at(1, memory(12_100)), &graded, retry(memory(18_432), true)),
-            ("third", facts(), OWN, at(2, memory(18_432)), &graded, retry(memory(20_480), true)),
+            // Each step is half more at least.
+            ("third", facts(), OWN, at(2, memory(18_432)), &graded, retry(memory(27_648), true)),
+            ("third, as published", facts(), OWN, at(2, memory(18_432)), &aegis, retry(memory(20_480), true)),
+            (
+                "second on a large GPU",
+                OomFacts { capacity: MiB::gib(141), ..facts() },
+                OWN,
+                Tried { present: vec![MiB::gib(141)], ..at(1, memory(46_000)) },
+                &graded,
+                retry(memory(69_000), true),
+            ),
+            (
+                "third on a large GPU",
+                OomFacts { capacity: MiB::gib(141), ..facts() },
+                OWN,
+                Tried { present: vec![MiB::gib(141)], ..at(2, memory(72_500)) },
+                &graded,
+                retry(ALONE, true),
+            ),
             ("above the top", facts(), OWN, at(2, memory(30_720)), &graded, retry(ALONE, true)),
             // A GPU alone: by method, with the last of several retries, where no GPU has that much.
             ("by method", facts(), OWN, tried(), &exclusive, retry(ALONE, true)),

@@ -4,6 +4,7 @@
 use super::{Peak, State};
 use crate::model::{Job, SharingMode};
 use crate::policy::{NeedSource, unknown_need};
+use crate::recovery::Floor;
 use crate::units::MiB;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -33,13 +34,15 @@ enum Alike {
     Command(MiB),
     /// This is enough by jobs of its program with other arguments.
     Program(MiB),
+    /// One of its command ran out of memory, and is given this since.
+    Failed(MiB),
 }
 
 impl Alike {
     fn enough(self) -> MiB {
         match self {
             Self::Command(taken) => taken.percent(150).max(MiB::gib(2)),
-            Self::Program(enough) => enough,
+            Self::Program(enough) | Self::Failed(enough) => enough,
         }
     }
 
@@ -47,6 +50,7 @@ impl Alike {
     fn taken(self) -> MiB {
         match self {
             Self::Command(taken) => taken.percent(103),
+            Self::Failed(given) => given,
             Self::Program(_) => MiB::ZERO,
         }
     }
@@ -54,6 +58,7 @@ impl Alike {
     const fn source(self) -> NeedSource {
         match self {
             Self::Command(_) => NeedSource::AtWork,
+            Self::Failed(_) => NeedSource::Failed,
             Self::Program(_) => NeedSource::Program,
         }
     }
@@ -66,11 +71,13 @@ struct Taken {
     commands: BTreeMap<u64, MiB>,
     /// The most by command of each program, of those at work and of the latest that ran.
     programs: BTreeMap<u64, BTreeMap<u64, MiB>>,
+    /// By command, what those are given that ran out of memory.
+    failed: BTreeMap<u64, Floor>,
 }
 
 impl Taken {
     fn of(state: &State) -> Self {
-        let mut taken = Self::default();
+        let mut taken = Self { failed: state.floors_of_commands(), ..Self::default() };
         for peak in state.ran_lately() {
             taken.add_to_program(*peak);
         }
@@ -92,8 +99,15 @@ impl Taken {
     }
 
     /// What is enough for a job, where one of its command is at work.
-    fn of_command(&self, job: &Job) -> Option<Alike> {
-        self.commands.get(&job.spec.command_key).copied().map(Alike::Command)
+    fn of_command(&self, job: &Job, largest: MiB) -> Option<Alike> {
+        let command = &job.spec.command_key;
+        let at_work = self.commands.get(command).copied().map(Alike::Command);
+        let failed = self.failed.get(command).map(|floor| match floor {
+            Floor::Memory(given) => *given,
+            Floor::ExclusiveGpu => largest,
+        });
+        let failed = failed.filter(|given| at_work.is_none_or(|at_work| at_work.enough() < *given));
+        failed.map(Alike::Failed).or(at_work)
     }
 
     /// What is enough for a job by others of its program, which may be less than what is enough for most (`usual`).
@@ -145,7 +159,7 @@ impl<'a> Blinds<'a> {
         }
         let taken = self.taken.get_or_init(|| Taken::of(self.state));
         let of_program = || taken.of_program(job, usual).filter(|_| self.state.may_retry(job));
-        Blind { alike: taken.of_command(job).or_else(of_program), ..blind }
+        Blind { alike: taken.of_command(job, self.largest).or_else(of_program), ..blind }
     }
 }
 

@@ -8,9 +8,10 @@ use crate::explain::{Filling, Reason};
 use crate::input::Rejected;
 use crate::ledger::{Gpu, Reservation, Tenant};
 use crate::model::{Exit, Job, JobId, JobState, Placement};
-use crate::recovery::{self, Around, Next, OomFacts, Said, Tried};
+use crate::recovery::{self, Around, Floor, Next, OomFacts, Said, Tried};
 use crate::units::MiB;
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 /// What a message of a failed allocation says: what was wanted, and the rest.
 type Message = (Option<MiB>, Said);
@@ -95,6 +96,19 @@ impl State {
         job.charged_retries < self.most_retries(job)
     }
 
+    /// By command, the most that jobs are given which ran out of memory by their own doing, and run again or are about to.
+    pub(super) fn floors_of_commands(&self) -> BTreeMap<u64, Floor> {
+        let mut floors = BTreeMap::new();
+        let active = self.active().iter().filter_map(|id| self.job(*id));
+        let recovering = self.queue().jobs().take_while(|(key, _)| key.recovery.0).map(|(_, job)| job);
+        for job in active.chain(recovering).filter(|job| job.charged_retries > 0) {
+            let Some(floor) = job.floor else { continue };
+            let most = floors.entry(job.spec.command_key).or_insert(floor);
+            *most = floor.max(*most);
+        }
+        floors
+    }
+
     fn tried(&self, job: &Job, placement: &Placement) -> Tried {
         let everywhere = self.peaks(job.spec.id, placement).min().unwrap_or_default();
         let declared = job.spec.forecasts.declared.unwrap_or_default();
@@ -143,6 +157,9 @@ impl State {
         match recovery::next_attempt(&facts, &blame, &tried, &self.options) {
             Next::Retry { floor, charged } => {
                 let retries = charged_before + u32::from(charged);
+                // What was too little for others of its command is for this one.
+                let others = self.floors_of_commands().get(&job.spec.command_key).copied();
+                let floor = floor.max(others.filter(|_| charged && self.options.policy.blind));
                 let verdict = Reason::OutOfMemoryRetry { blame, next: floor, retries, max_retries };
                 self.leave(id, Some(exit.clone()), verdict);
                 self.enqueue(id, |job| {

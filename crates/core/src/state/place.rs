@@ -5,7 +5,7 @@
 use super::State;
 use crate::input::Rejected;
 use crate::ledger::{Gpu, Growth, Reservation, Tenant};
-use crate::model::{Floor, GpuId, Job, JobId, Phase, Placement, SharingMode};
+use crate::model::{Basis, Floor, GpuId, Job, JobId, Phase, Placement, SharingMode};
 use crate::policy::{MemoryScreen, Order};
 use crate::units::{MiB, Millis};
 use serde::{Deserialize, Serialize};
@@ -175,7 +175,8 @@ impl State {
             Some(part) if reservation == Reservation::Whole => Reservation::Memory(part),
             _ => reservation,
         };
-        let needs = job.spec.forecasts.computed.map(|c| c.need);
+        let computed = job.spec.forecasts.computed;
+        let (needs, measured) = (computed.map(|c| c.need), computed.is_some_and(|c| c.basis == Basis::Exact));
         let starts_up = self.starts.known(job.spec.command_key).unwrap_or_default();
         let share = self.share_for(job);
         let exclusive = placement.sharing == SharingMode::Exclusive;
@@ -214,6 +215,7 @@ impl State {
                     alone: None,
                     pace: None,
                     needs: needs.map(on),
+                    measured,
                     growth: Growth::default(),
                 });
             })?;

@@ -5,7 +5,7 @@
 //! something changes on it, and readings never go stale.
 
 use super::Setup;
-use super::knowledge::{Known, RunTimesKnown};
+use super::knowledge::{Known, RunTimesKnown, bound};
 use super::outcome::End;
 use super::outlooks::Outlooks;
 use super::scheduler::{Decision, Fate, Left, Look, Scheduler};
@@ -13,8 +13,8 @@ use super::world::{GpuIndex, JobIndex, Stage, Terms, World};
 use crate::trace::{CatalogueTask, WorkJob, Workload};
 use carma_core::input::Observation;
 use carma_core::model::{
-    Basis, Computed, EndCause, Exit, ExitStatus, GpuId, Job, JobId, NewJob, Phase, Placement, ProcessRef,
-    Profile, Request, RunTime, SuspendStep, User,
+    EndCause, Exit, ExitStatus, GpuId, Job, JobId, NewJob, Phase, Placement, ProcessRef, Profile, Request,
+    RunTime, SuspendStep, User,
 };
 use carma_core::plan::{Detail, Plan, ends, plan_in};
 use carma_core::policy::{Gate, GateVerdict, Order};
@@ -174,11 +174,7 @@ impl<'a> CoreScheduler<'a> {
         let command = self.command(job);
         let most = self.workload.jobs[job as usize].task.memory.iter().max().copied();
         let Some(most) = most.filter(|most| self.known.ran(command, *most)) else { return };
-        // As the daemon says it: what was measured, and a bound on it.
-        let upper = most + self.state.options().margin(most);
-        let (basis, coverage) = (Basis::Exact, 95);
-        let computed =
-            Computed { need: most, likely: most, upper, basis, coverage, elastic: false, of_gpu: None };
+        let computed = bound(most, self.state.options());
         let waits = |job: &&Arc<Job>| {
             job.spec.command_key == command && matches!(job.phase, Phase::Pending | Phase::Held { .. })
         };
@@ -409,7 +405,7 @@ impl Scheduler for CoreScheduler<'_> {
             command_key: command,
             program_key: None,
             request: Request { thread_percent: it.threads, ..Request::of(it.gpus) },
-            forecasts: self.known.forecasts(command, &it.task),
+            forecasts: self.known.forecasts(command, &it.task, self.state.options()),
             profile: profile(&it.task),
             run_time,
             hold: false,

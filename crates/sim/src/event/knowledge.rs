@@ -3,7 +3,8 @@
 //! A trace says everything of a job, and life does not: here is how much of it the core may know.
 
 use crate::trace::{CatalogueTask, WorkJob};
-use carma_core::model::{Estimator, Forecasts, RunTime, RunsOf};
+use carma_core::model::{Basis, Computed, Estimator, Forecasts, RunTime, RunsOf};
+use carma_core::policy::Options;
 use carma_core::units::{Fraction, MiB};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -84,6 +85,13 @@ impl Errors {
     }
 }
 
+/// A bound on what a command takes that was seen to take so much, as the daemon says it.
+pub(super) fn bound(most: MiB, options: &Options) -> Computed {
+    let upper = most + options.margin(most);
+    let (basis, coverage) = (Basis::Exact, 95);
+    Computed { need: most, likely: most, upper, basis, coverage, elastic: false, of_gpu: None }
+}
+
 /// What is known so far. A command is the first job of a task.
 #[derive(Debug, Default)]
 pub(super) struct Known {
@@ -99,7 +107,7 @@ impl Known {
     }
 
     /// What is known of the memory of a task.
-    pub(super) fn forecasts(&self, command: u64, task: &CatalogueTask) -> Forecasts {
+    pub(super) fn forecasts(&self, command: u64, task: &CatalogueTask, options: &Options) -> Forecasts {
         let errors = &self.knowledge.errors;
         let wrong = |memory: Option<MiB>| memory.map(|memory| errors.memory(command, memory));
         match self.knowledge.tasks {
@@ -113,7 +121,8 @@ impl Known {
             TasksKnown::Learned => {
                 let measured = self.memory.get(&command).copied();
                 let estimates = Forecasts::default().estimates.with(Estimator::Measured, measured);
-                Forecasts { estimates, ..Forecasts::default() }
+                let computed = measured.map(|most| bound(most, options));
+                Forecasts { estimates, computed, ..Forecasts::default() }
             }
         }
     }
