@@ -131,7 +131,9 @@ impl Reason {
         match self {
             Self::PlacedIdle { gpus, .. } if gpus.len() == 1 => Some("the GPU was idle".to_owned()),
             Self::PlacedIdle { .. } => Some("the GPUs were idle".to_owned()),
-            Self::PlacedShared { gpus, fullest, free, neighbours, order, candidates, threads, .. } => {
+            Self::PlacedShared {
+                gpus, fullest, free, neighbours, order, candidates, threads, floor, ..
+            } => {
                 let others = if *neighbours == 1 { "other" } else { "others" };
                 let mut text = if *candidates as usize > gpus.len() {
                     format!("{} of {candidates} that would do", order.describe())
@@ -147,6 +149,9 @@ impl Reason {
                         text,
                         "; {percent} % of the threads, so that job {job} keeps its limit of {limit}"
                     );
+                }
+                if let Some(floor) = floor {
+                    let _ = write!(text, "; {floor} of its speed is enough, since it has waited for long");
                 }
                 Some(text)
             }

@@ -26,6 +26,7 @@ impl Reason {
                 predicted: _,
                 over: _,
                 threads: _,
+                floor: _,
             }
             | Self::Behind { job: _, overtaken_for: _ }
             | Self::Later { last: _ }

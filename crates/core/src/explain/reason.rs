@@ -153,6 +153,9 @@ pub enum Reason {
         /// The threads that it gets, where a limit of another job does not let it have all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         threads: Option<Narrowed>,
+        /// The share of its speed that is enough for it since it has waited for long, where it keeps less than others must.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        floor: Option<Fraction>,
     },
     /// Waits: no GPUs for it now.
     NoGpu {

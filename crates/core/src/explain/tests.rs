@@ -77,6 +77,7 @@ fn all() -> Vec<Reason> {
                 upper: Some(Fraction(1)),
                 keeps: Some(Fraction(1)),
             }),
+            floor: Some(Fraction(1)),
         },
         Reason::Behind { job, overtaken_for: None },
         Reason::Later { last: job },

@@ -151,6 +151,7 @@ impl fmt::Display for Reason {
                 predicted,
                 over,
                 threads,
+                floor,
             } => {
                 let reserved = need.map_or("nothing".into(), |m| amount(m, MiB::ZERO, *source, false));
                 write!(
@@ -178,6 +179,9 @@ impl fmt::Display for Reason {
                             " (with all of them this one would keep {keeps}, job {job} be slowed down by up to {upper})"
                         )?;
                     }
+                }
+                if let Some(floor) = floor {
+                    write!(f, "; {floor} of its speed is enough, since it has waited for long")?;
                 }
                 for (i, task) in predicted.iter().enumerate() {
                     let before = if i == 0 { "; predicted progress: " } else { ", " };

@@ -271,6 +271,7 @@ impl<'a> Slots<'a> {
             predicted: fullest.predicted(want),
             over: fullest.over_before(want),
             threads: chosen.iter().find_map(|i| self.slots[*i].narrows(want)),
+            floor: chosen.iter().find_map(|i| self.slots[*i].lower_floor(want)),
         }
     }
 

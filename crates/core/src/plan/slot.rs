@@ -373,13 +373,8 @@ impl<'a> Slot<'a> {
         if let Some(rule) = policy.progress.filter(|_| outlook.has_paces()) {
             let outlook = &*beside.outlook_at_work(outlook, self.server_for(want), want.start);
             let least = if want.overdue { Fraction(0) } else { rule.gain };
-            let (job, expected) = (want.job, outlook.joins.expected);
-            let own = rule.with(want.floor);
-            if outlook.joins_over_run(want.start.share) < own.floor {
-                return Some(Objection::Floor { job, expected, floor: own.floor });
-            }
-            if expected < own.dip() {
-                return Some(Objection::Floor { job, expected, floor: own.dip() });
+            if let Some(floor) = below(rule.with(want.floor), outlook, want.start) {
+                return Some(Objection::Floor { job: want.job, expected: outlook.joins.expected, floor });
             }
             if let Some(objection) = slowed_down(beside, outlook, want.start, rule) {
                 return Some(objection);
@@ -509,6 +504,13 @@ impl<'a> Slot<'a> {
     pub(super) fn predicted(&self, want: &Want) -> Vec<Predicted> {
         let told = self.beside.as_ref().zip(self.outlook(want));
         told.map(|(beside, outlook)| beside.predicted(want.job, &outlook, want.start)).unwrap_or_default()
+    }
+
+    /// The floor with which a job joins, where it could not at the policy's.
+    pub(super) fn lower_floor(&self, want: &Want) -> Option<Fraction> {
+        let rule = self.state.options().policy.progress?;
+        want.floor
+            .filter(|_| self.outlook(want).is_some_and(|outlook| below(rule, &outlook, want.start).is_some()))
     }
 
     /// The jobs here of which nothing is predicted, since they are taken to be over before this one works.
@@ -667,6 +669,12 @@ impl<'a> Slot<'a> {
             self.starting_unknown = self.starting_unknown.or(entry);
         }
     }
+}
+
+/// What a newcomer that starts up like this must keep and would not, if there is such: over its run, or while it works.
+fn below(rule: Progress, outlook: &Outlook, start: Startup) -> Option<Fraction> {
+    let over_run = (outlook.joins_over_run(start.share) < rule.floor).then_some(rule.floor);
+    over_run.or_else(|| (outlook.joins.expected < rule.dip()).then_some(rule.dip()))
 }
 
 /// What a newcomer that starts up like this would do to those who are there, if that is too much: at any time, or over a whole

@@ -5,8 +5,8 @@
 use super::State;
 use crate::input::Rejected;
 use crate::ledger::{Gpu, Growth, Reservation, Tenant};
-use crate::model::{Basis, Floor, GpuId, Job, JobId, Phase, Placement, SharingMode};
-use crate::policy::{MemoryScreen, Order};
+use crate::model::{Basis, Floor, GpuId, Job, JobId, NewJob, Phase, Placement, SharingMode};
+use crate::policy::{MemoryScreen, NeedSource, Order};
 use crate::units::{MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -158,6 +158,13 @@ impl State {
         (reservation, forecast)
     }
 
+    /// Whether what is forecast for a job is sure: its user says so, or earlier runs of its command took that. Under the published policies what is observed
+    /// counts once a job has settled.
+    fn is_sure(&self, job: &NewJob) -> bool {
+        let from = self.options.forecast(job).filter(|_| self.options.policy.follows_early());
+        matches!(from, Some((_, NeedSource::Declared | NeedSource::Computed { basis: Basis::Exact, .. })))
+    }
+
     pub(super) fn place(&mut self, id: JobId, placement: &Placement) -> Result<(), Rejected> {
         let job = self.get(id)?;
         if !matches!(job.phase, Phase::Pending) {
@@ -175,8 +182,7 @@ impl State {
             Some(part) if reservation == Reservation::Whole => Reservation::Memory(part),
             _ => reservation,
         };
-        let computed = job.spec.forecasts.computed;
-        let (needs, measured) = (computed.map(|c| c.need), computed.is_some_and(|c| c.basis == Basis::Exact));
+        let (needs, sure) = (job.spec.forecasts.computed.map(|c| c.need), self.is_sure(&job.spec));
         let starts_up = self.starts.known(job.spec.command_key).unwrap_or_default();
         let share = self.share_for(job);
         let exclusive = placement.sharing == SharingMode::Exclusive;
@@ -215,7 +221,7 @@ impl State {
                     alone: None,
                     pace: None,
                     needs: needs.map(on),
-                    measured,
+                    sure,
                     growth: Growth::default(),
                 });
             })?;

@@ -65,6 +65,9 @@ fn heads(seed: u64, number: u64, what: u64) -> bool {
 
 impl Errors {
     fn memory(&self, command: u64, memory: MiB) -> MiB {
+        if self.memory == 0.0 {
+            return memory;
+        }
         let up = heads(self.seed, command, 1);
         MiB((memory.0 as f64 * if up { 1.0 + self.memory } else { 1.0 - self.memory }).round() as u64)
     }
@@ -111,12 +114,12 @@ impl Known {
         let errors = &self.knowledge.errors;
         let wrong = |memory: Option<MiB>| memory.map(|memory| errors.memory(command, memory));
         match self.knowledge.tasks {
-            TasksKnown::Catalogue if errors.memory == 0.0 => task.forecasts,
             TasksKnown::Catalogue => {
                 let known = task.forecasts;
                 let measured = wrong(known.estimates.of(Estimator::Measured));
                 let estimates = known.estimates.with(Estimator::Measured, measured);
-                Forecasts { declared: wrong(known.declared), estimates, ..known }
+                let computed = measured.map(|most| bound(most, options)).or(known.computed);
+                Forecasts { declared: wrong(known.declared), estimates, computed }
             }
             TasksKnown::Learned => {
                 let measured = self.memory.get(&command).copied();
