@@ -4,7 +4,7 @@
 
 use super::blame::{Blame, OomFacts};
 use crate::policy::{Options, RecoveryMethod, unknown_need};
-use crate::units::MiB;
+use crate::units::{MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -12,6 +12,8 @@ use std::fmt;
 const MAX_STEP: MiB = MiB(8192);
 /// The last of them, percent of a GPU: what follows is a GPU alone.
 const LAST_STEP: u64 = 75;
+/// What an attempt loses that had its GPUs for so long is too much for another guess.
+const MUCH: Millis = Millis::secs(300);
 
 /// What the next attempt needs after an out-of-memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -41,6 +43,8 @@ pub struct Tried {
     pub charged: u32,
     /// Times it was put back without charge before.
     pub free: u32,
+    /// How long the attempt had its GPUs.
+    pub ran: Millis,
     /// How many may be charged.
     pub max_charged: u32,
     /// Memory that a GPU must have in all to be worth another attempt, by all that is known of the job.
@@ -100,7 +104,7 @@ impl fmt::Display for GiveUp {
 /// A retry is charged unless a neighbour was to blame. Then one without a forecast comes back as it came, since what it held when others
 /// took the memory says little of what it takes. Else the floor rises: to what was seen to be needed, then step by step
 /// (a ladder by the size of the GPU), then to a GPU alone. A GPU alone comes at once where the method says so, where the job was harmed too
-/// often, with the last of several retries, and where no GPU has the memory of the next step. A job that was alone on a
+/// often, with the last of several retries, where the attempt ran for long (under `adaptive`), and where no GPU has the memory of the next step. A job that was alone on a
 /// GPU and filled it gets a larger one, also with its last retry used: that is progress, and ends with the largest GPU.
 #[must_use]
 pub fn next_attempt(facts: &OomFacts, blame: &Blame, tried: &Tried, rules: &Options) -> Next {
@@ -119,11 +123,13 @@ pub fn next_attempt(facts: &OomFacts, blame: &Blame, tried: &Tried, rules: &Opti
         return Next::Retry { floor: None, charged };
     }
     let floor = if filled_gpu { Some(Floor::Memory(larger)) } else { step(facts, blame, tried, rules) };
-    // The last of several retries is no place for another guess.
-    let last = charged && tried.max_charged > 1 && tried.charged + 1 >= tried.max_charged;
+    // The last of several retries is no place for another guess, nor is a run that would lose as much once more.
+    let last = tried.max_charged > 1 && tried.charged + 1 >= tried.max_charged;
+    let lost_much = rules.policy.blind && tried.ran >= MUCH && !filled_gpu;
+    let guesses = !(charged && (last || lost_much));
     match floor {
         None => Next::GiveUp(GiveUp::HadOwnGpu),
-        Some(Floor::Memory(guess)) if !last && tried.fits(guess.max(least)) => {
+        Some(Floor::Memory(guess)) if guesses && tried.fits(guess.max(least)) => {
             Next::Retry { floor: Some(Floor::Memory(guess)), charged }
         }
         Some(_) => Next::Retry { floor: Some(Floor::ExclusiveGpu), charged },
@@ -309,6 +315,7 @@ mod tests {
     fn tried() -> Tried {
         Tried {
             floor: None,
+            ran: Millis::ZERO,
             charged: 0,
             free: 0,
             max_charged: 5,
@@ -380,6 +387,38 @@ mod tests {
             // A GPU alone: by method, with the last of several retries, where no GPU has that much.
             ("by method", facts(), OWN, tried(), &exclusive, retry(ALONE, true)),
             ("the last", facts(), OWN, at(4, memory(28_672)), &graded, retry(ALONE, true)),
+            (
+                "after five minutes",
+                facts(),
+                OWN,
+                Tried { ran: MUCH, ..at(1, memory(12_100)) },
+                &graded,
+                retry(ALONE, true),
+            ),
+            (
+                "after five minutes, as published",
+                facts(),
+                OWN,
+                Tried { ran: MUCH, ..at(1, memory(12_100)) },
+                &aegis,
+                retry(memory(18_432), true),
+            ),
+            (
+                "a victim after five minutes",
+                facts(),
+                VICTIM,
+                Tried { ran: MUCH, ..tried() },
+                &graded,
+                retry(memory(11_000), false),
+            ),
+            (
+                "filled after five minutes",
+                facts(),
+                FILLED,
+                Tried { ran: MUCH, ..large() },
+                &graded,
+                retry(memory(40_961), true),
+            ),
             (
                 "an only one",
                 facts(),

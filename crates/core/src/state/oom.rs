@@ -114,6 +114,7 @@ impl State {
         let declared = job.spec.forecasts.declared.unwrap_or_default();
         Tried {
             floor: job.floor,
+            ran: self.now.since(placement.at),
             charged: job.charged_retries,
             free: job.free_retries,
             max_charged: self.most_retries(job),

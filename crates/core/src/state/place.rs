@@ -158,10 +158,10 @@ impl State {
         (reservation, forecast)
     }
 
-    /// Whether what is forecast for a job is sure: its user says so, or earlier runs of its command took that. Under the published policies what is observed
-    /// counts once a job has settled.
+    /// Whether what is forecast for a job is sure: its user says so, or earlier runs of its command took that. Under the other policies what is
+    /// observed counts once a job has settled.
     fn is_sure(&self, job: &NewJob) -> bool {
-        let from = self.options.forecast(job).filter(|_| self.options.policy.follows_early());
+        let from = self.options.forecast(job).filter(|_| self.options.policy.blind);
         matches!(from, Some((_, NeedSource::Declared | NeedSource::Computed { basis: Basis::Exact, .. })))
     }
 

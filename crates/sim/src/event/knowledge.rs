@@ -112,19 +112,21 @@ impl Known {
     /// What is known of the memory of a task.
     pub(super) fn forecasts(&self, command: u64, task: &CatalogueTask, options: &Options) -> Forecasts {
         let errors = &self.knowledge.errors;
+        // The published policies go by the number alone.
+        let bound = |most| Some(bound(most, options)).filter(|_| options.policy.blind);
         let wrong = |memory: Option<MiB>| memory.map(|memory| errors.memory(command, memory));
         match self.knowledge.tasks {
             TasksKnown::Catalogue => {
                 let known = task.forecasts;
                 let measured = wrong(known.estimates.of(Estimator::Measured));
                 let estimates = known.estimates.with(Estimator::Measured, measured);
-                let computed = measured.map(|most| bound(most, options)).or(known.computed);
+                let computed = measured.and_then(bound).or(known.computed);
                 Forecasts { declared: wrong(known.declared), estimates, computed }
             }
             TasksKnown::Learned => {
                 let measured = self.memory.get(&command).copied();
                 let estimates = Forecasts::default().estimates.with(Estimator::Measured, measured);
-                let computed = measured.map(|most| bound(most, options));
+                let computed = measured.and_then(bound);
                 Forecasts { estimates, computed, ..Forecasts::default() }
             }
         }
