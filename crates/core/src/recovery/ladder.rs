@@ -123,9 +123,11 @@ pub fn next_attempt(facts: &OomFacts, blame: &Blame, tried: &Tried, rules: &Opti
         return Next::Retry { floor: None, charged };
     }
     let floor = if filled_gpu { Some(Floor::Memory(larger)) } else { step(facts, blame, tried, rules) };
-    // The last of several retries is no place for another guess, nor is a run that would lose as much once more.
+    // The last of several retries is no place for another guess, nor is a run that would lose as much once more. What exceeded a forecast for
+    // the first time is close to it.
     let last = tried.max_charged > 1 && tried.charged + 1 >= tried.max_charged;
-    let lost_much = rules.policy.blind && tried.ran >= MUCH && !filled_gpu;
+    let is_close = tried.charged == 0 && facts.forecast.is_some();
+    let lost_much = rules.policy.blind && tried.ran >= MUCH && !is_close && !filled_gpu;
     let guesses = !(charged && (last || lost_much));
     match floor {
         None => Next::GiveUp(GiveUp::HadOwnGpu),
@@ -394,6 +396,22 @@ mod tests {
                 Tried { ran: MUCH, ..at(1, memory(12_100)) },
                 &graded,
                 retry(ALONE, true),
+            ),
+            (
+                "a guess after five minutes",
+                guessed(),
+                OWN_CAP,
+                Tried { ran: MUCH, ..tried() },
+                &graded,
+                retry(ALONE, true),
+            ),
+            (
+                "a forecast after five minutes",
+                facts(),
+                OWN,
+                Tried { ran: MUCH, ..tried() },
+                &graded,
+                retry(memory(12_100), true),
             ),
             (
                 "after five minutes, as published",

@@ -120,7 +120,11 @@ impl Known {
                 let known = task.forecasts;
                 let measured = wrong(known.estimates.of(Estimator::Measured));
                 let estimates = known.estimates.with(Estimator::Measured, measured);
-                let computed = measured.and_then(bound).or(known.computed);
+                let mut computed = measured.and_then(bound).or(known.computed);
+                // What is wrong is no measurement.
+                if let Some(bound) = computed.as_mut().filter(|_| errors.memory != 0.0) {
+                    bound.basis = Basis::Scaled;
+                }
                 Forecasts { declared: wrong(known.declared), estimates, computed }
             }
             TasksKnown::Learned => {
