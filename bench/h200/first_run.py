@@ -302,6 +302,7 @@ def story(detail):
                 "peak_mib": a["memory_peak_mib"],
                 "placed": a["placed"]["text"],
                 "verdict": a["verdict"] and a["verdict"]["text"],
+                "code": a["verdict"] and a["verdict"]["code"],
             }
             for a in detail["attempts"]
         ],

@@ -83,7 +83,7 @@ def table(runs):
     print(f"{'case':8}{'job':10}{'state':15}{'attempts':>9}{'peak GiB':>16}{'OOM':>5}{'guard':>7}{'fullest GiB':>13}")
     for run in runs:
         for job in run["jobs"]:
-            codes = [a["verdict"] or "" for a in job["attempts"]]
+            codes = [a["code"] or "" for a in job["attempts"]]
             peaks = " ".join(f"{(a['peak_mib'] or 0) / 1024:.1f}" for a in job["attempts"])
             oom = sum("OutOfMemory" in code for code in codes)
             away = "" if job["suspended_s"] is None else f"   suspended for {job['suspended_s']:.0f} s"
@@ -92,8 +92,8 @@ def table(runs):
                 f"{run['case']:8}{job['name']:10}{job['state']:15}{len(job['attempts']):9}{peaks:>16}{oom:5}{guard:7}"
                 f"{run['fullest_mib'] / 1024:13.1f}{away}"
             )
-            for code in codes:
-                print(f"{'':18}{code}")
+            for attempt in job["attempts"]:
+                print(f"{'':18}{attempt['verdict']}")
 
 
 def main():
