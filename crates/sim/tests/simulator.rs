@@ -7,7 +7,7 @@ use carma_core::model::{Estimates, Estimator, Forecasts, SharingMode};
 use carma_core::policy::{Order, RecoveryMethod, presets};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_hardware::{GpuType, GpuTypes};
-use carma_sim::event::knowledge::RunTimesKnown;
+use carma_sim::event::knowledge::{RunTimesKnown, TasksKnown};
 use carma_sim::event::outcome::{End, RunResult, Stretch};
 use carma_sim::event::{Cluster, Setup, simulate};
 use carma_sim::trace::{Activity, Catalogue, CatalogueTask, WorkJob, Workload, read};
@@ -815,15 +815,24 @@ fn light(arrivals: &[u64], declared: u64) -> Workload {
     Workload { name: "light".into(), users: vec!["ann".into()], jobs, notes: Vec::new() }
 }
 
-/// A job that declared nearly all of a GPU gives back what it doesn't take once its memory has stood still for a window, whether or not
-/// anything else happens then.
+/// A job of unknown memory that was given all of a GPU gives back what it doesn't take once that has stood still for a window, whether or not
+/// anything else happens then. What one declared stays reserved under `adaptive` as long as it runs.
 #[test]
-fn a_job_that_declared_too_much_is_joined_once_its_memory_is_known() {
-    let workload = light(&[0, 20], 39_000);
+fn a_job_gives_back_what_it_does_not_take_but_not_what_it_declared() {
+    let second = |policy: &str, tasks: TasksKnown, sharing: SharingMode| {
+        let mut setup = setup(policy, sharing);
+        setup.knowledge.tasks = tasks;
+        let run = play(&light(&[0, 20], 39_000), &cluster("1xA100-40GB"), &setup);
+        let first = &run.jobs[0];
+        (run.jobs[1].first_start.map(|at| at.0 / 1000), first.end.map(|at| at.0 / 1000))
+    };
+    let taken_back = Some(10 + 17 + 30);
+    assert_eq!(second("adaptive", TasksKnown::Learned, SharingMode::TimeSlice).0, taken_back);
     for sharing in [SharingMode::Mps, SharingMode::TimeSlice] {
-        let run = play(&workload, &cluster("1xA100-40GB"), &setup("adaptive", sharing));
         // It begins at 10 s, and takes the last of its memory 18 s later.
-        assert_eq!(run.jobs[1].first_start.map(|at| at.0 / 1000), Some(10 + 17 + 30), "{sharing:?}");
+        assert_eq!(second("carma", TasksKnown::Catalogue, sharing).0, Some(40), "{sharing:?}");
+        let (start, end) = second("adaptive", TasksKnown::Catalogue, sharing);
+        assert!(end.is_some() && start == end, "{sharing:?}: {start:?}, {end:?}");
     }
 }
 
