@@ -46,7 +46,7 @@ enum Known {
 }
 
 /// Policy, sharing, what is known, and the seed of a workload that suits it.
-const RUNS: [(&str, SharingMode, Known, u64); 11] = [
+const RUNS: [(&str, SharingMode, Known, u64); 12] = [
     ("exclusive", SharingMode::TimeSlice, Known::Declared, 38),
     ("aegis-oracle", SharingMode::Mps, Known::Declared, 36),
     ("or-magm", SharingMode::TimeSlice, Known::Declared, 202),
@@ -56,6 +56,7 @@ const RUNS: [(&str, SharingMode, Known, u64); 11] = [
     ("horus", SharingMode::TimeSlice, Known::Seen, 11),
     ("kace", SharingMode::Mps, Known::Seen, 16),
     ("adaptive", SharingMode::Mps, Known::Nothing, 4),
+    ("adaptive", SharingMode::TimeSlice, Known::Nothing, 12),
     ("adaptive", SharingMode::Mps, Known::Seen, 123),
     ("adaptive", SharingMode::TimeSlice, Known::Seen, 170),
 ];
