@@ -30,7 +30,9 @@ CASES = {
 
 
 def submit(carma, name, task):
+    scale = carma.options.scale
     gib, at, to, rate, rest = task
+    gib, to, rate = gib * scale, to * scale, rate * scale
     command = [carma.options.carma, "--socket", carma.socket, "submit", "--parsable", "--name", name, "--"]
     if carma.options.virtual:
         over = (to - gib) / rate
@@ -57,8 +59,7 @@ def play(options, case):
         for gpu in carma.json("gpus")["gpus"][1:]:
             carma.text("drain", str(gpu["index"]))
         jobs, fullest = [], 0
-        for n, (gib, at, to, rate, rest) in enumerate(CASES[case]):
-            task = (gib * options.scale, at, to * options.scale, rate * options.scale, rest)
+        for n, task in enumerate(CASES[case]):
             jobs.append(submit(carma, f"{case}-{n}", task))
             carma.running(jobs[-1], 90)
 
@@ -96,14 +97,20 @@ def table(runs):
                 print(f"{'':18}{attempt['verdict']}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+def arguments(description):
+    """What scripts of jobs whose memory grows are told."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--carma", required=True)
     parser.add_argument("--out", required=True)
     parser.add_argument("--virtual", action="store_true")
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--patience", type=float, default=240, help="seconds that jobs which are together may take")
+    return parser
+
+
+def main():
+    parser = arguments(__doc__)
     parser.add_argument("--cases", default=",".join(CASES))
-    parser.add_argument("--patience", type=float, default=240, help="seconds that a case may take")
     options = parser.parse_args()
     options.carma = os.path.abspath(options.carma)
     play_all(options, "growth", [(case, case) for case in options.cases.split(",")], play, table)

@@ -8,12 +8,11 @@ and each limit is half more than the one before (docs/recovery.md). `--virtual` 
 80 GiB. About a minute and a half on one H200.
 """
 
-import argparse
 import os
 import time
 
 from first_run import Carma, play_all, story, wait_for
-from growth import submit
+from growth import arguments, submit
 
 # GiB at first, seconds of work until more is taken, GiB in the end, GiB a second, seconds of work with all of it.
 TASK = (8, 3, 65, 12, 5)
@@ -25,10 +24,8 @@ def play(options, jobs):
         # All wait before the first starts, so that each is given as much.
         for gpu in carma.json("gpus")["gpus"]:
             carma.text("drain", str(gpu["index"]))
-        gib, at, to, rate, rest = TASK
-        task = (gib * options.scale, at, to * options.scale, rate * options.scale, rest)
         started = time.time()
-        ids = [submit(carma, "grows", task) for _ in range(jobs)]
+        ids = [submit(carma, "grows", TASK) for _ in range(jobs)]
         carma.text("resume", "0")
         wait_for(lambda: all(carma.show(job)["job"]["ended_ms"] for job in ids), options.patience, "the jobs to end")
         return {"seconds": time.time() - started, "jobs": [story(carma.show(job)) for job in ids]}
@@ -36,25 +33,23 @@ def play(options, jobs):
         carma.stop()
 
 
+def gib(mib):
+    return "none" if mib is None else f"{mib / 1024:.1f}"
+
+
 def table(runs):
     print(f"{'job':>4} {'state':12}{'attempts':>9}{'OOM':>5}  limit GiB (peak)")
     for run in runs:
         for n, job in enumerate(run["jobs"], 1):
             oom = sum((a["code"] or "").startswith("OutOfMemory") for a in job["attempts"])
-            gib = lambda mib: "none" if mib is None else f"{mib / 1024:.1f}"
             limits = ", ".join(f"{gib(a['cap_mib'])} ({gib(a['peak_mib'])})" for a in job["attempts"])
             print(f"{n:4} {job['state']:12}{len(job['attempts']):9}{oom:5}  {limits}")
         print(f"all over after {run['seconds']:.0f} s")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--carma", required=True)
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--virtual", action="store_true")
-    parser.add_argument("--scale", type=float, default=1.0)
+    parser = arguments(__doc__)
     parser.add_argument("--jobs", type=int, default=4)
-    parser.add_argument("--patience", type=float, default=240, help="seconds that the jobs may take")
     options = parser.parse_args()
     options.carma = os.path.abspath(options.carma)
     play_all(options, "one_command", [(f"{options.jobs} jobs", options.jobs)], play, table)

@@ -138,7 +138,7 @@ impl Millis {
         Self(self.0.saturating_sub(earlier.0))
     }
 
-    /// How long work of this span takes at such a share of its speed; none stands still.
+    /// How long work of this span takes at this share of its speed. A speed of zero counts as one basis point.
     #[must_use]
     pub fn at_speed(self, speed: Fraction) -> Self {
         let takes = u128::from(self.0) * u128::from(Fraction::ONE.0) / u128::from(speed.0.max(1));

@@ -37,7 +37,7 @@ pub(super) struct Slots<'a> {
     pub(super) limited: bool,
     /// Some GPUs are kept for a job that can have them only later.
     any_lent: bool,
-    /// When each GPU that nobody is kept out of is idle, soonest first. Looked up when it is needed.
+    /// Time until each open GPU is idle, shortest first. Computed at its first use.
     empty: OnceCell<Vec<(Millis, usize)>>,
 }
 
@@ -271,7 +271,7 @@ impl<'a> Slots<'a> {
             predicted: fullest.predicted(want),
             over: fullest.over_before(want),
             threads: chosen.iter().find_map(|i| self.slots[*i].narrows(want)),
-            floor: chosen.iter().find_map(|i| self.slots[*i].lower_floor(want)),
+            floor: chosen.iter().find_map(|i| self.slots[*i].joins_at_lower_floor(want)),
         }
     }
 

@@ -507,7 +507,7 @@ impl<'a> Slot<'a> {
     }
 
     /// The floor with which a job joins, where it could not at the policy's.
-    pub(super) fn lower_floor(&self, want: &Want) -> Option<Fraction> {
+    pub(super) fn joins_at_lower_floor(&self, want: &Want) -> Option<Fraction> {
         let rule = self.state.options().policy.progress?;
         want.floor
             .filter(|_| self.outlook(want).is_some_and(|outlook| below(rule, &outlook, want.start).is_some()))

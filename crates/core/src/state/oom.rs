@@ -159,8 +159,8 @@ impl State {
             Next::Retry { floor, charged } => {
                 let retries = charged_before + u32::from(charged);
                 // What was too little for others of its command is for this one.
-                let others = self.floors_of_commands().get(&job.spec.command_key).copied();
-                let floor = floor.max(others.filter(|_| charged && self.options.policy.blind));
+                let others = || self.floors_of_commands().get(&job.spec.command_key).copied();
+                let floor = if charged && self.options.policy.blind { floor.max(others()) } else { floor };
                 let verdict = Reason::OutOfMemoryRetry { blame, next: floor, retries, max_retries };
                 self.leave(id, Some(exit.clone()), verdict);
                 self.enqueue(id, |job| {

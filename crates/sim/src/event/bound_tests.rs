@@ -143,7 +143,7 @@ impl Notes for Witness {
     }
 }
 
-/// Time that a job takes from now on at the least speed that neighbours leave it: less than others keep one that waited long for its run.
+/// Time that a job takes from now on at the least speed that neighbours leave it. One that joined at the lower floor may be left less than others.
 fn left(state: &State, now: Millis, world: &World, job: JobId) -> Millis {
     let it = &world.jobs[index(job) as usize];
     // A job that has just been placed is not there yet.
