@@ -365,6 +365,7 @@ impl Slowdowns {
     pub fn look(&mut self, now: Millis, state: &State, looks: &[Look]) -> Vec<Input> {
         let mut inputs = Vec::new();
         let mut observed: BTreeMap<JobId, f64> = BTreeMap::new();
+        let mut counting: BTreeSet<JobId> = BTreeSet::new();
         // How far jobs are counts where they are judged over their whole run.
         let done = state.options().policy.progress.map(|_| self.paces.done(state, now)).unwrap_or_default();
         for job in state.active().iter().filter_map(|id| state.job(*id)) {
@@ -386,8 +387,9 @@ impl Slowdowns {
             let active = stepless_since(job.spec.id, &gpus);
             if let Some(active) = active.filter(|active| watch.first_look <= *active + ADOPTED) {
                 let counted = self.paces.rate(job.spec.id, active, now, None);
-                let steps = |rate: &Measured| rate.advances >= ADVANCES && !rate.prepares;
-                let began = counted.filter(steps).map(|rate| first_step(&rate));
+                let counted = counted.filter(|rate| rate.advances > 0 && !rate.prepares);
+                counting.extend(counted.as_ref().map(|_| job.spec.id));
+                let began = counted.filter(|rate| rate.advances >= ADVANCES).map(|rate| first_step(&rate));
                 inputs.extend(began.map(|began| Input::Stepped {
                     job: job.spec.id,
                     attempt,
@@ -446,7 +448,7 @@ impl Slowdowns {
         if !observed.is_empty() {
             self.learn(state, &observed);
         }
-        self.news |= self.assumed.look(now, state, looks, &self.model, &self.profiles);
+        self.news |= self.assumed.look(now, state, (looks, &counting), &self.model, &self.profiles);
         inputs
     }
 

@@ -202,5 +202,19 @@ pub fn refined(
     Some(metrics)
 }
 
+/// Of three sets of metrics, metric by metric, the middle one; where one of them lacks a metric, the first.
+pub(crate) fn between(before: &Metrics, one: &Metrics, other: &Metrics) -> Metrics {
+    let mut middle = *before;
+    // Which are there does not depend on how tasks share.
+    for kind in kinds(Mode::TimeSlice) {
+        let all = [before, one, other].map(|metrics| (kind.of)(metrics).map(|stat| stat.mean));
+        if let [Some(before), Some(one), Some(other)] = all {
+            (kind.set)(&mut middle, Stat::of(before.clamp(one.min(other), one.max(other))));
+        }
+    }
+    middle.pcie_rx_mib_s = traffic(&middle);
+    middle
+}
+
 #[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 //!
 //! The daemon and the simulator ask here alike; what they know of a job alone they find each in their own way.
 
-use crate::assumed::{refined, typical};
+use crate::assumed::{between, refined, typical};
 use crate::group::{BadGroup, GpuType, Group, Member, Mode, TaskForecast};
 use crate::kace::trained::Trained;
 use crate::online::{Observed, SlowdownModel};
@@ -414,6 +414,28 @@ pub fn assume(
     changed
         .map(|((class, (before, _)), metrics)| (class.command, Profile { metrics, ..before.clone() }))
         .collect()
+}
+
+/// The same where it is not known of some whether they are at work: `all` of them, and those of `there` surely are. What follows
+/// whether they are or not, which is the middle of what was assumed before and of what either would make of it.
+#[must_use]
+pub fn assume_either(
+    model: &SlowdownModel,
+    there: Together<'_>,
+    all: Together<'_>,
+    seen: &Metrics,
+    alone: &impl Alone,
+) -> BTreeMap<u64, Profile> {
+    let mut follows = assume(model, there, seen, alone);
+    let with = assume(model, all, seen, alone);
+    follows.retain(|command, profile| {
+        let Some(with) = with.get(command) else { return false };
+        let before = alone.assumed(*command, there.gpu).metrics;
+        let middle = between(&before, &profile.metrics, &with.metrics);
+        profile.metrics = middle;
+        middle != before
+    });
+    follows
 }
 
 #[cfg(test)]

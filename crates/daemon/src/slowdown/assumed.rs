@@ -74,22 +74,23 @@ impl Assumptions {
         }))
     }
 
-    /// Looks at all GPUs, and learns of those under which a command is that was never seen alone. Whether what is assumed has
-    /// changed notably.
+    /// Looks at all GPUs, and learns of those under which a command is that was never seen alone. `counting`: jobs that count, though
+    /// when their first step began is not known yet. Whether what is assumed has changed notably.
     pub(super) fn look(
         &mut self,
         now: Millis,
         state: &State,
-        looks: &[Look],
+        (looks, counting): (&[Look], &BTreeSet<JobId>),
         model: &SlowdownModel,
         profiles: &Profiled,
     ) -> bool {
         let mut news = false;
         for (id, gpu) in (0..).map(GpuId).zip(state.gpus()) {
             let key = |command| (command, gpu.info.name.clone());
-            let any_unknown =
-                |jobs: &Vec<&Job>| jobs.iter().any(|job| !profiles.contains_key(&key(job.spec.command_key)));
-            let Some(jobs) = at_work(state, gpu).filter(any_unknown) else {
+            let any_unknown = |(jobs, _): &(Vec<&Job>, Vec<&Job>)| {
+                jobs.iter().any(|job| !profiles.contains_key(&key(job.spec.command_key)))
+            };
+            let Some((jobs, unsure)) = at_work(state, gpu, counting).filter(any_unknown) else {
                 self.companies.remove(&id);
                 continue;
             };
@@ -100,7 +101,13 @@ impl Assumptions {
             }
             let Some(seen) = company.look(now, gpu, looks) else { continue };
             let alone = KnownAlone { profiles, assumed: self };
-            for (command, profile) in outlook::assume(model, Together::of(state, gpu, &jobs), &seen, &alone) {
+            let all: Vec<&Job> = jobs.iter().chain(&unsure).copied().collect();
+            let there = |jobs| Together::of(state, gpu, jobs);
+            let follows = match &unsure[..] {
+                [] => outlook::assume(model, there(&jobs), &seen, &alone),
+                _ => outlook::assume_either(model, there(&jobs), there(&all), &seen, &alone),
+            };
+            for (command, profile) in follows {
                 let of = jobs.iter().find(|job| job.spec.command_key == command);
                 news |= self.keep(key(command), of.map(|job| job.spec.user.uid), profile, now);
             }
@@ -151,17 +158,28 @@ impl Company {
     }
 }
 
-/// The jobs on a GPU that make steps or have settled. The activity of jobs that still load is attributed to these, whose demand is
-/// a little overestimated by it. `None`: one of them is suspended or ends, or processes that are not ours may be active.
-fn at_work<'a>(state: &'a State, gpu: &Gpu) -> Option<Vec<&'a Job>> {
+/// The jobs on a GPU that make steps or have settled; and those that have a process there and may be at work or not: they load, or
+/// tell no steps. `None`: one of the first is suspended or ends, or processes that are not ours may be active.
+fn at_work<'a>(
+    state: &'a State,
+    gpu: &Gpu,
+    counting: &BTreeSet<JobId>,
+) -> Option<(Vec<&'a Job>, Vec<&'a Job>)> {
     // Without the driver's list of processes it is unknown whether a job has begun.
     let unseen = |tenant: &Tenant| tenant.active_since.is_none() && !super::is_absent(gpu, tenant);
     if !gpu.present || !gpu.foreign().is_empty() || gpu.tenants.iter().any(unseen) {
         return None;
     }
-    let begun =
-        |tenant: &&Tenant| tenant.active_since.is_some() && (tenant.settled || tenant.stepped.is_some());
-    let working = |job: &&Job| job.suspension().is_none() && job.ending().is_none();
-    let there = gpu.tenants.iter().filter(begun);
-    there.map(|tenant| state.job(tenant.job).filter(working)).collect()
+    let (mut sure, mut unsure) = (Vec::new(), Vec::new());
+    for tenant in gpu.tenants.iter().filter(|tenant| tenant.active_since.is_some()) {
+        let job = state.job(tenant.job)?;
+        if !(tenant.settled || tenant.stepped.is_some() || counting.contains(&tenant.job)) {
+            unsure.push(job);
+        } else if job.suspension().is_none() && job.ending().is_none() {
+            sure.push(job);
+        } else {
+            return None;
+        }
+    }
+    Some((sure, unsure))
 }

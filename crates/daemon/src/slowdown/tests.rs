@@ -286,7 +286,7 @@ fn profiles_are_told_of_one_type_of_gpu() {
 }
 
 #[test]
-fn a_window_begins_anew_when_one_comes_to_work_and_not_when_one_loads() {
+fn a_window_begins_anew_when_one_comes_to_work_and_before_it_tells_what_holds_either_way() {
     let mut host = Host::new();
     host.busy = Some(20.0);
     let a = host.place(&[0]);
@@ -301,18 +301,27 @@ fn a_window_begins_anew_when_one_comes_to_work_and_not_when_one_loads() {
     host.see(1);
     let first = host.assumed(a).unwrap();
     assert!(first < 40.0 && host.assumed(b) == Some(first));
-    // One that was placed, and then loads, does not keep the others from being seen.
+    // One that was placed does not keep the others from being seen until it has a process there.
     let c = host.place(&[0]);
     host.see(2);
     let second = host.assumed(a).unwrap();
     assert!(second < first && host.assumed(c).is_none());
+    // Then it loads, or works and does not say so. Nobody is charged with what a typical job would do.
+    host.busy = Some(50.0);
     host.begin(c);
-    host.see(2);
+    host.see(7);
+    assert_eq!((host.assumed(a), host.assumed(c)), (Some(second), None));
+    // That they do less is so with it and without it, and that they do more.
+    host.busy = Some(20.0);
+    host.see(4);
     let third = host.assumed(a).unwrap();
     assert!(third < second && host.assumed(c).is_none());
+    host.busy = Some(95.0);
+    host.see(2);
+    assert!(host.assumed(a).unwrap() > third && host.assumed(c).is_none());
     host.feed(Input::Stepped { job: c, attempt: 1, ago: Millis::ZERO });
     host.see(4);
-    assert_eq!((host.assumed(a), host.assumed(c)), (Some(third), None));
+    assert_eq!(host.assumed(c), None);
     host.see(1);
     assert!(host.assumed(c).is_some());
 }

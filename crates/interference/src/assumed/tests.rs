@@ -242,3 +242,19 @@ fn little_by_little_is_notable_at_last() {
     assert_eq!(changes, [false, false, true, false, true]);
     assert_eq!(smact(&guess.profile().metrics), 38.0);
 }
+
+#[test]
+fn of_what_may_be_or_not_only_what_holds_either_way_is_taken() {
+    let of = |smact: f64| task("a", 60.0, smact).metrics;
+    let middle = |before: f64, with: f64, without: f64| {
+        let one_way = between(&of(before), &of(without), &of(with));
+        assert_eq!(one_way, between(&of(before), &of(with), &of(without)));
+        smact(&one_way)
+    };
+    // Both say more, or both less: the nearer. They contradict each other: as it was.
+    assert_eq!((middle(40.0, 50.0, 70.0), middle(40.0, 10.0, 30.0)), (50.0, 30.0));
+    assert_eq!((middle(40.0, 20.0, 60.0), middle(40.0, 40.0, 40.0)), (40.0, 40.0));
+    // What one of them does not know stays.
+    let unseen = Metrics { smact_pct: None, ..of(0.0) };
+    assert_eq!(smact(&between(&of(40.0), &of(60.0), &unseen)), 40.0);
+}
