@@ -310,8 +310,8 @@ pub(crate) struct SubmitArgs {
     /// Accept the job, but start it only when it is released
     #[arg(long)]
     pub(crate) hold: bool,
-    /// Submit the same job N times
-    #[arg(long, value_name = "N", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Submit the same job N times, at most 100,000
+    #[arg(long, value_name = "N", default_value_t = 1, hide_default_value = true, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) repeat: u32,
     /// Print the job's number and nothing else
     #[arg(long, conflicts_with = "json")]
@@ -482,7 +482,7 @@ pub(crate) struct HistoryExportArgs {
 /// `carma resume`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "A number means the suspended job or the drained GPU that has it; where it is both, --job or --gpu says which."
+    after_help = "A number means the suspended job or the drained GPU that has it; where it is both, or the GPU is drained and the job runs, --job or --gpu says which."
 )]
 pub(crate) struct ResumeArgs {
     /// Suspended jobs or drained GPUs by their numbers: 7, 0-3, 1,4
@@ -842,6 +842,7 @@ mod tests {
             &["submit", "--env", "NOPE", "x"],
             &["submit", "--parsable", "--json", "x"],
             &["submit", "--repeat", "0", "x"],
+            &["submit", "--repeat", "1000000", "x"],
             &["run"],
             &["cancel"],
             &["cancel", "7-3"],

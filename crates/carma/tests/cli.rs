@@ -261,6 +261,7 @@ fn gpus_of_the_daemon_that_make_no_sense_are_usage() {
         let output = command.args(args).output().unwrap();
         assert_eq!(code(&output), 2, "{args:?}: {}", err(&output));
         assert!(err(&output).contains(part), "{args:?}: {}", err(&output));
+        assert!(!state.exists(), "{args:?}");
     }
 }
 

@@ -80,15 +80,25 @@ struct Gpus {
 }
 
 impl Gpus {
-    fn open(options: &ServeOptions, layout: &Layout) -> Result<Self, ServeError> {
-        let virtual_gpus = config::virtual_gpus(&options.gpus);
-        if let Some(spec) = virtual_gpus.map_err(|why| ServeError::Config(format!("--gpus: {why}")))? {
-            return Self::virtual_gpus(&spec, options, layout);
-        }
-        if options.speed != 1 {
+    /// The model that is meant; `None`: the GPUs of the machine.
+    fn model(options: &ServeOptions) -> Result<Option<VirtualSpec>, ServeError> {
+        let model = config::virtual_gpus(&options.gpus)
+            .map_err(|why| ServeError::Config(format!("--gpus: {why}")))?;
+        if model.is_none() && options.speed != 1 {
             return Err(ServeError::Config(
                 "--speed is for virtual GPUs only: real time runs as it does".into(),
             ));
+        }
+        Ok(model)
+    }
+
+    fn open(
+        model: Option<&VirtualSpec>,
+        options: &ServeOptions,
+        layout: &Layout,
+    ) -> Result<Self, ServeError> {
+        if let Some(model) = model {
+            return Self::virtual_gpus(model, options, layout);
         }
         // An outer limit, of a Slurm allocation say, is carma's own.
         let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok().map(|v| parse_visible(&v));
@@ -206,6 +216,8 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         ..options.clone()
     };
     layout::check_socket(&options.socket)?;
+    // Before anything is written: a mistake in the options leaves nothing behind.
+    let model = Gpus::model(options)?;
     let notify = Notify::from_env().map_err(system("cannot reach the service manager (NOTIFY_SOCKET)"))?;
     let uid = rustix::process::geteuid().as_raw();
     let as_root = uid == 0;
@@ -214,7 +226,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     journal.anchor(&layout.run)?;
     let state = journal.recover()?;
     layout.has_records_of(&state)?;
-    let gpus = Gpus::open(options, &layout)?;
+    let gpus = Gpus::open(model.as_ref(), options, &layout)?;
     let memory = Memory::new(&options.config.memory, gpus.driver.clone(), &journal.learned()?);
     let durations = Durations::new(&journal.run_times()?);
     // Later than all that the journal holds, so that its life can be told from what came before.

@@ -92,6 +92,7 @@ fn strangers_row(row: JobView) -> JobView {
         suspended_ms,
         ran_until_ms,
         waited_ms,
+        ran_ms,
         ended_ms,
         exit_code,
     } = row;
@@ -125,6 +126,7 @@ fn strangers_row(row: JobView) -> JobView {
         suspended_ms,
         ran_until_ms,
         waited_ms,
+        ran_ms,
         ended_ms,
         exit_code,
     }
@@ -265,8 +267,12 @@ fn reason_of(job: &Job, waiting: Option<&Reason>) -> Reason {
         Phase::Held { by } => Reason::Held { by: by.clone() },
         Phase::Launching { .. } => Reason::Launching,
         Phase::Running { placement, .. } => {
+            let of_end = job.ending().map(|ending| Reason::Ending { why: Box::new(ending.cause.reason()) });
             let of_suspension = || State::reason_of_suspension(job);
-            waiting.cloned().or_else(of_suspension).unwrap_or_else(|| placement.reason.clone())
+            of_end
+                .or_else(|| waiting.cloned())
+                .or_else(of_suspension)
+                .unwrap_or_else(|| placement.reason.clone())
         }
         Phase::Judging { .. } => Reason::Judging,
     }
@@ -328,6 +334,7 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         suspended_ms: suspended,
         ran_until_ms: None,
         waited_ms: None,
+        ran_ms: None,
         ended_ms: None,
         // What has not ended has none; its earlier attempts have theirs.
         exit_code: None,
@@ -347,6 +354,12 @@ fn waited(job: &Job, over: Millis) -> Millis {
     if ran_last { waited } else { waited + over.since(since) }
 }
 
+/// For how long the attempts of a job that is over ran, without the time in which they were suspended.
+fn ran(job: &Job) -> Millis {
+    let ran = job.past.iter().filter_map(|a| Some(a.ended.since(a.started?).since(a.suspended)));
+    ran.fold(Millis::ZERO, |sum, ran| sum + ran)
+}
+
 /// A finished job as a row.
 #[must_use]
 pub fn finished_view(asker: Asker, state: &State, finished: &Finished) -> JobView {
@@ -363,6 +376,7 @@ pub fn finished_view(asker: Asker, state: &State, finished: &Finished) -> JobVie
         suspended_ms: last.map(|a| a.suspended.0).filter(|ms| *ms > 0),
         ran_until_ms: last.filter(|a| a.started.is_some()).map(|a| a.ended.0),
         waited_ms: Some(waited(job, finished.at).0),
+        ran_ms: Some(ran(job).0),
         ended_ms: Some(finished.at.0),
         exit_code: finished.exit.and_then(carma_core::model::ExitStatus::shell_code),
         ..job_view(asker, state, job, None)
@@ -912,22 +926,23 @@ pub(crate) mod tests {
     fn runs_and_waits_do_not_count_each_other() {
         let (state, over) = cancelled();
         let attempt = |started: Option<u64>, ended| attempt(started.map(Millis::secs), Millis::secs(ended));
-        // Attempts, when it was last put into the queue, when it was over; until when it ran, how long it waited, seconds.
-        for (attempts, queued, over_at, until, waited) in [
-            (vec![], 100, 140, None, 40),
-            (vec![attempt(Some(101), 104)], 104, 130, Some(104), 1 + 26),
-            (vec![attempt(Some(101), 105), attempt(Some(105), 111)], 105, 111, Some(111), 1),
+        let paused = Attempt { suspended: Millis::secs(3), ..attempt(Some(101), 105) };
+        // Attempts, when it was last put into the queue, when it was over; until when it ran, how long it waited and ran, seconds.
+        for (attempts, queued, over_at, until, waited, ran) in [
+            (vec![], 100, 140, None, 40, 0),
+            (vec![attempt(Some(101), 104)], 104, 130, Some(104), 1 + 26, 3),
+            (vec![paused, attempt(Some(105), 111)], 105, 111, Some(111), 1, 4 - 3 + 6),
             // What the last end meant was being judged for 20 s.
-            (vec![attempt(Some(101), 105)], 100, 125, Some(105), 1),
+            (vec![attempt(Some(101), 105)], 100, 125, Some(105), 1, 4),
             // The last one was decided and never began.
-            (vec![attempt(Some(101), 105), attempt(None, 120)], 105, 120, None, 1 + 15),
+            (vec![attempt(Some(101), 105), attempt(None, 120)], 105, 120, None, 1 + 15, 4),
         ] {
             let mut over = over.clone();
             (over.job.past, over.job.queued, over.at) =
                 (attempts, Millis::secs(queued), Millis::secs(over_at));
             let row = finished_view(Asker::new(1, false), &state, &over);
             assert_eq!(row.ran_until_ms, until.map(|s: u64| s * 1000), "{over:?}");
-            assert_eq!(row.waited_ms, Some(waited * 1000), "{over:?}");
+            assert_eq!((row.waited_ms, row.ran_ms), (Some(waited * 1000), Some(ran * 1000)), "{over:?}");
             assert_eq!(row.ended_ms, Some(over_at * 1000));
         }
     }

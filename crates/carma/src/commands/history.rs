@@ -83,6 +83,10 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
             || between(Some(job.submitted_ms), job.started_ms.or(job.ended_ms)),
             |waited| span(Millis(waited)),
         );
+        // Such a daemon tells of the last attempt alone.
+        let until = || job.ran_until().map(|end| end.saturating_sub(job.suspended_ms.unwrap_or(0)));
+        let ran = job.ran_ms.filter(|ran| *ran > 0);
+        let ran = ran.map_or_else(|| between(job.started_ms, until()), |ran| span(Millis(ran)));
         let mut row = vec![
             job.ended_ms.map_or_else(dash, |t| stamp(t, screen)),
             job.id.to_string(),
@@ -92,10 +96,7 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
             job.exit_code.map_or_else(dash, |c| c.to_string()),
             gpu_list(&job.gpus),
             waited,
-            between(
-                job.started_ms,
-                job.ran_until().map(|end| end.saturating_sub(job.suspended_ms.unwrap_or(0))),
-            ),
+            ran,
             job.memory_peak_mib.map_or_else(dash, |m| MiB(m).to_string()),
         ];
         if hosts {
@@ -141,14 +142,15 @@ mod tests {
             "out of GPU memory: culprit, it was alone on a GPU of 40.0 GiB and does not fit; no larger GPU",
         );
         (failed.exit_code, failed.attempts) = (Some(1), 4);
-        (failed.ran_until_ms, failed.waited_ms) = (Some(1_760_000_070_000), Some(90_000));
+        (failed.ran_until_ms, failed.waited_ms, failed.ran_ms) =
+            (Some(1_760_000_070_000), Some(90_000), Some(20_000));
         let mut cancelled = job(5, "CANCELLED", "Cancelled", "cancelled by alice");
         (cancelled.started_ms, cancelled.gpus) = (None, vec![]);
         let reply = JobsReply { version: 1, now_ms: 0, jobs: vec![done, failed, cancelled] };
         insta::assert_snapshot!(render(&reply, 3, &Screen::of_width(None)), @r"
         END                        ID  NAME    USER   STATE          EXIT  GPU   WAIT  RUN     PEAK   ENERGY    ALONE  TRIES  REASON
         2025-10-09T08:55:00+00:00   7  train7  alice  COMPLETED         0  0    1m00s  40s  9.1 GiB  12.3 kJ  15.0 kJ      2
-        2025-10-09T08:55:00+00:00   6  train6  alice  OUT_OF_MEMORY     1  0    1m30s  10s        -        -        -      4  out of GPU memory: culprit, it was alone on a GPU of 40.0 GiB and does not fit; no larger GPU
+        2025-10-09T08:55:00+00:00   6  train6  alice  OUT_OF_MEMORY     1  0    1m30s  20s        -        -        -      4  out of GPU memory: culprit, it was alone on a GPU of 40.0 GiB and does not fit; no larger GPU
         2025-10-09T08:55:00+00:00   5  train5  alice  CANCELLED         -  -    1m40s    -        -        -        -      0  cancelled by alice
         ALONE: energy that the same progress would have taken alone, as forecast.
         The latest 3; --limit N shows more.

@@ -249,6 +249,7 @@ pub(crate) mod tests {
             started_ms: running.then_some(1_760_000_060_000),
             ran_until_ms: None,
             waited_ms: None,
+            ran_ms: None,
             ended_ms: (running && state != "RUNNING").then_some(1_760_000_100_000),
             exit_code: None,
         }

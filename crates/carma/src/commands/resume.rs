@@ -38,7 +38,7 @@ pub(crate) fn run(context: &Context, args: &ResumeArgs) -> Outcome {
 /// What a number means: what can be resumed of a job and a GPU, else the one that there is.
 ///
 /// # Errors
-/// There are a job and a GPU of this number, and it is ambiguous which is meant: both can be resumed, or neither.
+/// There are a job and a GPU of this number, and it is ambiguous which is meant: both can be resumed, or neither, or the job runs.
 fn about(id: u64, jobs: &[JobView], gpus: &[GpuView]) -> Result<order::Target, Failure> {
     let job = jobs.iter().find(|job| job.id == id);
     let gpu = gpus.iter().find(|gpu| u64::from(gpu.index) == id);
@@ -49,6 +49,10 @@ fn about(id: u64, jobs: &[JobView], gpus: &[GpuView]) -> Result<order::Target, F
             "{id} is a suspended job and a drained GPU: say which, `carma resume --job {id}` or `carma resume --gpu {id}`"
         ))),
         (true, false) => Ok(order::Target::Jobs),
+        // It may be the job that was meant, and that goes on already: said twice, the order would bring back the GPU.
+        (false, true) if job.is_some_and(|job| job.state == "RUNNING") => Err(Failure::usage(format!(
+            "job {id} is RUNNING, not suspended, and GPU {id} is drained: `carma resume --gpu {id}` brings back the GPU"
+        ))),
         (false, true) => Ok(order::Target::Gpus),
         (false, false) => match (job, gpu) {
             (Some(job), Some(_)) => Err(Failure::new(format!(
@@ -73,6 +77,7 @@ mod tests {
             job(0, "RUNNING", "Suspending", "x"),
             job(1, "SUSPENDED", "Suspended", "x"),
             job(2, "RUNNING", "x", "x"),
+            job(3, "PENDING", "x", "x"),
         ];
         let gpus = |status: &str| -> Vec<GpuView> {
             (0..4).map(|index| GpuView { status: status.into(), ..gpu(index) }).collect()
@@ -81,9 +86,12 @@ mod tests {
             (0..5).map(|id| about(id, &jobs, &gpus(status)).map_err(|e| e.code)).collect()
         };
         let (job, gpu) = (Ok(order::Target::Jobs), Ok(order::Target::Gpus));
-        // There is no GPU 4 and no job 3.
-        assert_eq!(of("ok"), [job, job, Err(1), gpu, job]);
-        assert_eq!(of("drained"), [Err(2), Err(2), gpu, gpu, job]);
+        // There is no GPU 4 and no job 4.
+        assert_eq!(of("ok"), [job, job, Err(1), Err(1), job]);
+        assert_eq!(of("drained"), [Err(2), Err(2), Err(2), gpu, job]);
+        let runs = about(2, &jobs, &gpus("drained")).unwrap_err().message.unwrap();
+        assert!(runs.contains("job 2 is RUNNING") && runs.contains("carma resume --gpu 2"), "{runs}");
+        assert_eq!(about(1, &[], &gpus("ok")).map_err(|e| e.code), gpu);
         let neither = about(2, &jobs, &gpus("ok")).unwrap_err().message.unwrap();
         assert_eq!(neither, "nothing to resume: job 2 is RUNNING, not suspended, and GPU 2 is not drained");
     }

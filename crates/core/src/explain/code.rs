@@ -61,6 +61,7 @@ impl Reason {
             Self::MadeRoom { .. } => "MadeRoom",
             Self::SetAside { .. } => "SetAside",
             Self::Suspended { .. } => "Suspended",
+            Self::Ending { .. } => "Ending",
             Self::Moving { off: true } => "Suspending",
             Self::Moving { off: false } => "Resuming",
             Self::Moved { .. } => "Moved",

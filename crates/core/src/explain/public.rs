@@ -1,7 +1,7 @@
 //! What any user may read of a reason: numbers, names of users, carma's own words. No line of a log, path, program or text
 //! of an error, which belong to the job's owner.
 
-use super::text::{fault_under_mps, set_aside, torn_down};
+use super::text::{ending, fault_under_mps, set_aside, torn_down};
 use super::{Filling, NoGpu, Reason, Refusal, UserLimit};
 use std::sync::Arc;
 
@@ -52,6 +52,7 @@ impl Reason {
             | Self::TimeLimit { limit: _ }
             | Self::HostMemoryLimit { limit: _, peak: _, killed: _ }
             | Self::OutOfMemoryRetry { blame: _, next: _, retries: _, max_retries: _ } => self.to_string(),
+            Self::Ending { why } => ending(&why.public_text()),
             // What a user has had is that user's.
             Self::UserLimit {
                 user,

@@ -283,6 +283,11 @@ pub enum Reason {
         /// Memory of the host that it takes.
         host: MiB,
     },
+    /// It was told to end, or to save its work first, and has not ended yet.
+    Ending {
+        /// Why it is to end.
+        why: Box<Reason>,
+    },
     /// It is about to leave its GPUs, or to be put back on them.
     Moving {
         /// Whether it leaves them.

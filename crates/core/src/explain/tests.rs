@@ -120,6 +120,7 @@ fn all() -> Vec<Reason> {
         },
         Reason::SetAside { cause: Aside::Room { job }, waits: None },
         Reason::Suspended { by: "bob".into(), host: m },
+        Reason::Ending { why: Box::new(Reason::Stuck { why: text() }) },
         Reason::Moving { off: true },
         Reason::Moved { by: "bob".into(), from: 1 },
         Reason::RunsOn { why: text() },
@@ -180,7 +181,7 @@ fn the_public_text_of_no_reason_has_a_word_that_is_a_users_own() {
         hidden += usize::from(marked.to_string().contains(SECRET));
     }
     // The markers do arrive where the full text shows them.
-    assert_eq!(hidden, 17, "reasons whose full text has a text of its own");
+    assert_eq!(hidden, 18, "reasons whose full text has a text of its own");
 }
 
 #[test]
@@ -242,9 +243,10 @@ fn every_reason_is_tried() {
         Reason::SetAside { .. } => 35,
         Reason::Moved { .. } => 36,
         Reason::FaultSuspect { .. } => 37,
+        Reason::Ending { .. } => 38,
     };
     let tried: std::collections::BTreeSet<usize> = all().iter().map(number).collect();
-    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..38).collect::<Vec<_>>());
+    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..39).collect::<Vec<_>>());
 }
 
 #[test]

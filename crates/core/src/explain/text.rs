@@ -113,6 +113,11 @@ impl fmt::Display for Filling {
     }
 }
 
+/// Of a job that is to end, and why.
+pub(super) fn ending(why: &str) -> String {
+    format!("it is being ended: {why}")
+}
+
 /// Why the policy suspended a job, and what the job waits for.
 pub(super) fn set_aside(cause: &Aside, waits: Option<String>) -> String {
     let why = match cause {
@@ -276,6 +281,7 @@ impl fmt::Display for Reason {
                     host => write!(f, "; {host} of its memory are in the host's"),
                 }
             }
+            Self::Ending { why } => f.write_str(&ending(&why.to_string())),
             Self::Moving { off: true } => f.write_str("it is being suspended"),
             Self::Moving { off: false } => f.write_str("it is being put back on its GPU"),
             Self::Moved { by, from } => write!(f, "moved here from GPU {from} by {by}"),

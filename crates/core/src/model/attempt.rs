@@ -106,6 +106,20 @@ impl EndCause {
         matches!(self, Self::Requeued { .. } | Self::Evicted { .. } | Self::Room { .. })
     }
 
+    /// What is said of an attempt that is or was ended for it. What a job gets next after the growth guard is known when it has ended.
+    #[must_use]
+    pub fn reason(&self) -> Reason {
+        match self.clone() {
+            Self::Cancelled { by } => Reason::Cancelled { by },
+            Self::TimeLimit(limit) => Reason::TimeLimit { limit },
+            Self::Requeued { by } => Reason::RequeuedByUser { by },
+            Self::Evicted { job, slowdown, limit, apart } => Reason::Evicted { job, slowdown, limit, apart },
+            Self::GrowthGuard(filling) => Reason::GrowthGuard { filling, next: None },
+            Self::Room { job } => Reason::MadeRoom { job },
+            Self::Stuck { why } => Reason::Stuck { why },
+        }
+    }
+
     /// The job that room is made for.
     #[must_use]
     pub const fn makes_room_for(&self) -> Option<JobId> {

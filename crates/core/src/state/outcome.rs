@@ -132,32 +132,18 @@ impl State {
     ) -> Result<(), Rejected> {
         // What never started has no exit code of its own.
         let status = Some(exit.status).filter(|_| exit.not_started.is_none());
+        if let EndCause::GrowthGuard(filling) = cause {
+            return self.outgrew(id, exit, filling);
+        }
+        let reason = cause.reason();
+        self.leave(id, Some(exit.clone()), reason.clone());
         match cause {
-            EndCause::Cancelled { by } => {
-                let reason = Reason::Cancelled { by };
-                self.leave(id, Some(exit.clone()), reason.clone());
-                self.finish(id, JobState::Cancelled, reason, status, applied);
-            }
-            EndCause::TimeLimit(limit) => {
-                let reason = Reason::TimeLimit { limit };
-                self.leave(id, Some(exit.clone()), reason.clone());
-                self.finish(id, JobState::Timeout, reason, status, applied);
-            }
-            EndCause::Evicted { job, slowdown, limit, apart } => {
-                self.leave(id, Some(exit.clone()), Reason::Evicted { job, slowdown, limit, apart });
-                self.requeue_free(id);
-            }
-            EndCause::Stuck { why } => {
-                self.leave(id, Some(exit.clone()), Reason::Stuck { why });
-                self.enqueue(id, |job| job.free_retries += 1);
-            }
-            EndCause::GrowthGuard(filling) => return self.outgrew(id, exit, filling),
-            EndCause::Room { job } => {
-                self.leave(id, Some(exit.clone()), Reason::MadeRoom { job });
-                self.enqueue(id, |_| ());
-            }
-            EndCause::Requeued { by } => {
-                self.leave(id, Some(exit.clone()), Reason::RequeuedByUser { by });
+            EndCause::Cancelled { .. } => self.finish(id, JobState::Cancelled, reason, status, applied),
+            EndCause::TimeLimit(_) => self.finish(id, JobState::Timeout, reason, status, applied),
+            EndCause::Evicted { .. } => self.requeue_free(id),
+            EndCause::Stuck { .. } => self.enqueue(id, |job| job.free_retries += 1),
+            // That of the growth guard was told above.
+            EndCause::Room { .. } | EndCause::Requeued { .. } | EndCause::GrowthGuard(_) => {
                 self.enqueue(id, |_| ());
             }
         }

@@ -15,6 +15,7 @@ mod tests;
 mod text;
 
 use crate::event::outcome::RunResult;
+pub use plot::time_axis;
 use plot::{COLOURS, stroke};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -114,6 +114,13 @@ fn tick_width(label: &str) -> f64 {
     label.chars().count() as f64 * 6.5
 }
 
+/// Vertical grid lines of a drawing of time from 0 to `end_s` seconds, which fills the width from `x` on and is as high as `bottom`; their
+/// labels are below it.
+pub fn time_axis(out: &mut String, x: f64, bottom: f64, end_s: f64) {
+    let panel = Panel { x, y: 0.0, w: WIDTH - x, h: bottom, x_min: 0.0, x_max: end_s, y_max: 1.0 };
+    panel.x_axis(out, &time_ticks(0.0, end_s, 10), Some(WIDTH));
+}
+
 /// Opens a drawing.
 pub(super) fn open(out: &mut String, class: &str, height: f64, label: &dyn Display) {
     let _ = write!(

@@ -2,7 +2,7 @@
 
 use super::render::{cells, columns};
 use carma_measure::trace::{Attempt, Play, Summary};
-use carma_sim::report::html::{Esc, top};
+use carma_sim::report::html::{Esc, time_axis, top};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -14,6 +14,8 @@ const MARGIN: f64 = 60.0;
 const BAR: f64 = 9.0;
 /// Height of the curve of SM activity.
 const CURVE: f64 = 56.0;
+/// Height of the labels of the time axis.
+const LABELS: f64 = 20.0;
 /// The most plays, bars of a play, and points of a curve that are drawn.
 const MOST: (usize, usize, usize) = (24, 2000, 1200);
 /// Colours of kinds of tasks.
@@ -189,8 +191,9 @@ fn drawing(out: &mut String, play: &Play, kinds: &[&str], end_s: f64) {
         "<div class=\"figure\"><h3>{name}, play {}{killed}</h3><svg class=\"plot\" viewBox=\"0 0 {WIDTH} {:.0}\" role=\"img\" \
          aria-label=\"Tasks on the GPUs under {name}\">",
         play.repeat,
-        height + CURVE + 12.0
+        height + CURVE + 4.0 + LABELS
     );
+    time_axis(out, MARGIN, height + CURVE + 4.0, end_s);
     for (gpu, top) in &tops {
         let _ = write!(out, "<text class=\"tick\" x=\"0\" y=\"{:.1}\">GPU {gpu}</text>", top + BAR);
     }
