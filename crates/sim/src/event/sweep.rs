@@ -23,7 +23,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("memory.floor", "MiB"),
     ("memory.guard", "MiB"),
     ("memory.reserve", "MiB"),
-    ("progress.floor", "share of its speed that a job keeps that joins others, as predicted"),
+    ("progress.floor", "share of its speed that a job keeps that joins others, as predicted, 0 to 1"),
     ("progress.gain", "speeds of single jobs that a newcomer adds, as predicted"),
     ("bound", "bound on a job's wait, over its wait if nobody shared"),
     ("slack", "added to it for jobs that take turns and whose run times are estimates"),
@@ -114,23 +114,26 @@ pub fn set(options: &mut Options, key: &str, value: f64) -> Result<(), SetError>
     };
     let wrong = |expected: &str| SetError::Value(format!("{key}={value}: {expected}"));
     let fraction = || Fraction::from_f64(value).ok_or_else(|| wrong("not a share"));
+    let share =
+        || fraction().and_then(|of| if value <= 1.0 { Ok(of) } else { Err(wrong("expected 0 to 1")) });
     let mib = MiB(value.round() as u64);
     let seconds = Millis((value * 1000.0).round() as u64);
     match (key, &mut policy.gate, &mut policy.memory, &mut policy.pack) {
-        ("gate.smact", Gate::Thresholds { smact, .. }, ..) => *smact = fraction()?,
-        ("gate.smact", Gate::Score { limit, .. }, ..) => *limit = fraction()?,
-        ("gate.smocc", Gate::Thresholds { smocc, .. }, ..) => *smocc = fraction()?,
-        ("gate.drama", Gate::Thresholds { drama, .. }, ..) => *drama = fraction()?,
+        ("gate.smact", Gate::Thresholds { smact, .. }, ..) => *smact = share()?,
+        ("gate.smact", Gate::Score { limit, .. }, ..) => *limit = share()?,
+        ("gate.smocc", Gate::Thresholds { smocc, .. }, ..) => *smocc = share()?,
+        ("gate.drama", Gate::Thresholds { drama, .. }, ..) => *drama = share()?,
         ("gate.smact" | "gate.smocc" | "gate.drama", ..) => return none("such gate"),
         ("memory.floor", _, MemoryScreen::Floor(floor), _) => *floor = mib,
         ("memory.floor", ..) => return none("floor of memory"),
         ("memory.guard", _, MemoryScreen::Forecast { guard, .. }, _) => *guard = mib,
         ("memory.guard", ..) => return none("guard on a forecast"),
         ("progress.floor" | "progress.gain", ..) => match &mut policy.progress {
-            Some(Progress { floor, .. }) if key == "progress.floor" => *floor = fraction()?,
-            Some(Progress { gain, .. }) => *gain = fraction()?,
+            Some(Progress { floor, .. }) if key == "progress.floor" => *floor = share()?,
+            Some(Progress { gain, .. }) => *gain = share()?,
             None => return none("rule on predicted progress"),
         },
+        ("bound", ..) if value == 0.0 => return Err(wrong("expected more than 0")),
         ("bound", ..) if policy.line.is_by_length() => policy.bound = fraction()?,
         ("slack", ..) if policy.line.is_by_length() => policy.slack = fraction()?,
         ("bound" | "slack", ..) => return none("bound on the wait"),
@@ -197,6 +200,11 @@ mod tests {
         let mut options = Options { policy: presets::by_name("or-rr").unwrap(), ..Options::default() };
         let lacks = set(&mut options, "gate.smact", 0.5).unwrap_err();
         assert!(matches!(&lacks, SetError::Lacks(why) if why.contains("no such gate")), "{lacks}");
+        let mut by_length = Options { policy: presets::by_name("adaptive").unwrap(), ..Options::default() };
+        for (key, value) in [("progress.floor", 2.0), ("progress.gain", 1.1), ("bound", 0.0)] {
+            let wrong = set(&mut by_length, key, value).unwrap_err();
+            assert!(matches!(&wrong, SetError::Value(why) if why.contains("expected")), "{wrong}");
+        }
         let wrong = set(&mut options, "most-jobs", 0.0).unwrap_err();
         assert_eq!(wrong, SetError::Value("most-jobs=0: expected 1 or more".into()));
         let wide = vec![Axis::parse("window=1..200:1").unwrap(); 2];
