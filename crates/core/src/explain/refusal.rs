@@ -358,7 +358,7 @@ impl fmt::Display for Refusal {
                 write!(f, "all there would get {gained} more done together, and the policy asks for {least}")
             }
             Self::Bad => {
-                f.write_str("jobs of these commands were together before, and one fell below the floor")
+                f.write_str("jobs of these commands were together before, and one was slowed down too much")
             }
             Self::Held { job } => write!(f, "kept for job {job}, whose turn it is"),
             Self::Uncontrolled => {

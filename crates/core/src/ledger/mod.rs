@@ -268,7 +268,8 @@ impl Gpu {
             if (again && !tenant.stands_still(now, options)) || !tenant.may_release(peak, now, options) {
                 continue;
             }
-            let shrunk = (peak + tenant.margin(peak, options)).min(self.info.memory);
+            let taken = peak + tenant.margin(peak, options);
+            let shrunk = taken.max(tenant.assured).min(self.info.memory);
             tenant.reservation = match tenant.reservation {
                 Reservation::Memory(m) => Reservation::Memory(m.min(shrunk)),
                 Reservation::Whole => Reservation::Memory(shrunk.min(left)),

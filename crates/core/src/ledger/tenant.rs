@@ -122,9 +122,9 @@ pub struct Tenant {
     /// What it needs at the least, as computed beforehand: seen below that, it has not begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs: Option<MiB>,
-    /// Its user says what it takes, or earlier runs of its command took it: that stays reserved as long as it runs.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub sure: bool,
+    /// What its user says that it takes, or earlier runs of its command took: that stays reserved as long as it runs.
+    #[serde(default, skip_serializing_if = "MiB::is_zero")]
+    pub assured: MiB,
     /// How its memory grows.
     #[serde(default, skip_serializing_if = "Growth::is_none")]
     pub growth: Growth,
@@ -231,13 +231,10 @@ impl Tenant {
         if self.growth.is_growing() { options.growing_margin(peak) } else { options.margin(peak) }
     }
 
-    /// Whether what it has not taken may be given to others: not where it is sure to take it, however late. Without a computed need, as soon as it has
+    /// Whether what it has not taken may be given to others, as far as that is not assured. Without a computed need, as soon as it has
     /// settled. With one, carma knows better when it has begun: after the first minute, once its memory
     /// is still, and not while it holds less than it can run with (it loads data, or compiles).
     pub(super) fn may_release(&self, peak: MiB, now: Millis, options: &Options) -> bool {
-        if self.sure {
-            return false;
-        }
         let (Some(needs), Some(since)) = (self.needs, self.active_since) else { return true };
         let active = now.since(since);
         let still = self.growth.at.is_some_and(|at| now.since(at) >= options.window);
@@ -277,10 +274,7 @@ impl Tenant {
     #[must_use]
     pub fn next_look(&self, now: Millis, options: &Options) -> Option<Millis> {
         let (since, peak) = self.active_since.zip(self.peak)?;
-        if self.settled
-            && self.stands_still(now, options)
-            && (self.sure || self.may_release(peak, now, options))
-        {
+        if self.settled && self.stands_still(now, options) && self.may_release(peak, now, options) {
             return None;
         }
         let begun = self.placed + self.starts_up + self.starts_up;

@@ -328,6 +328,9 @@ impl<'a> Slots<'a> {
         let mut gpus = Vec::with_capacity(found.slots.len());
         let memory = self.largest(&found.slots);
         self.limited |= want.limited;
+        // Where it keeps the policy's, the lower one that it might have joined with is of no use to it.
+        let floor = found.slots.iter().find_map(|i| self.slots[*i].joins_at_lower_floor(want));
+        let want = &Want { floor, ..*want };
         let part = self.part(&found.slots, want);
         let sharing = self.sharing(&found.slots, want);
         for i in found.slots {

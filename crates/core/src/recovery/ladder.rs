@@ -122,7 +122,13 @@ pub fn next_attempt(facts: &OomFacts, blame: &Blame, tried: &Tried, rules: &Opti
     if !charged && facts.forecast.is_none() && tried.floor.is_none() && !goes_alone(tried, rules) {
         return Next::Retry { floor: None, charged };
     }
-    let floor = if filled_gpu { Some(Floor::Memory(larger)) } else { step(facts, blame, tried, rules) };
+    // A hard limit of hardly more than what it filled would stop it again.
+    let half_more = Some(facts.capacity.percent(150)).filter(|more| rules.policy.blind && tried.fits(*more));
+    let floor = if filled_gpu {
+        Some(Floor::Memory(half_more.unwrap_or(larger)))
+    } else {
+        step(facts, blame, tried, rules)
+    };
     // The last of several retries is no place for another guess, nor is a run that would lose as much once more. What exceeded a forecast for
     // the first time is close to it.
     let last = tried.max_charged > 1 && tried.charged + 1 >= tried.max_charged;
@@ -435,7 +441,7 @@ mod tests {
                 FILLED,
                 Tried { ran: MUCH, ..large() },
                 &graded,
-                retry(memory(40_961), true),
+                retry(memory(61_440), true),
             ),
             (
                 "an only one",
@@ -459,9 +465,18 @@ mod tests {
             ),
             ("too large", facts(), OWN, small(MiB(20_000)), &graded, give_up(GiveUp::NoLargerGpu)),
             ("too many", facts(), OWN, Tried { gpus: 3, ..tried() }, &graded, give_up(GiveUp::NoLargerGpu)),
-            // A GPU that it had alone and filled: only a larger one does, also after the last retry.
-            ("filled", facts(), FILLED, large(), &graded, retry(memory(40_961), true)),
-            ("filled, by method", facts(), FILLED, large(), &exclusive, retry(memory(40_961), true)),
+            // A GPU that it had alone and filled: only a larger one does, also after the last retry; half more of it, where there is one.
+            ("filled", facts(), FILLED, large(), &graded, retry(memory(61_440), true)),
+            (
+                "filled, hardly a larger one",
+                facts(),
+                FILLED,
+                Tried { present: vec![CAPACITY, MiB::gib(48)], ..tried() },
+                &graded,
+                retry(memory(40_961), true),
+            ),
+            ("filled, as published", facts(), FILLED, large(), &aegis, retry(memory(40_961), true)),
+            ("filled, by method", facts(), FILLED, large(), &exclusive, retry(memory(61_440), true)),
             (
                 "filled, the last",
                 facts(),
@@ -477,7 +492,7 @@ mod tests {
                 FILLED,
                 Tried { charged: 1, floor: Some(ALONE), ..large() },
                 &graded,
-                retry(memory(40_961), true),
+                retry(memory(61_440), true),
             ),
             ("filled the largest", facts(), FILLED, tried(), &graded, give_up(GiveUp::NoLargerGpu)),
             (

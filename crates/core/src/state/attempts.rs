@@ -279,12 +279,16 @@ impl State {
         });
     }
 
-    /// Back into the queue.
+    /// Back into the queue. One that has no bound on its start, since it was held or the policy had none when it came, gets that of a job
+    /// that comes now.
     pub(super) fn enqueue(&mut self, id: JobId, change: impl FnOnce(&mut Job)) {
         let now = self.now;
+        let unbound = self.job(id).filter(|job| job.due.is_none()).cloned();
+        let due = unbound.and_then(|job| self.due(&job));
         let _ = self.update(id, |job| {
             job.phase = Phase::Pending;
             job.queued = now;
+            job.due = job.due.or(due);
             change(job);
         });
     }
@@ -310,6 +314,7 @@ impl State {
     ) {
         if let Some(job) = self.jobs.remove(&id) {
             self.unindex(&job);
+            self.exceeded.remove(&id);
             if job.due.is_some() {
                 // Of several attempts the last one did the whole work. A job without an attempt takes no time in the shadow.
                 let (uid, gpus) = (job.spec.user.uid, u64::from(job.spec.request.gpus.max(1)));

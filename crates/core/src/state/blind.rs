@@ -142,7 +142,15 @@ impl<'a> Blinds<'a> {
         let gpus = present().count().max(1);
         let largest = present().map(|gpu| gpu.info.memory).max().unwrap_or_default();
         let usual = state.usual_memory().map(enough_for_most);
-        let among = state.queue().blind().div_ceil(gpus).max(1) as u64;
+        // Those that a limit of their user keeps out take nothing from the others.
+        let may_start = |(uid, waiting): (u32, usize)| {
+            let (may, has) = (state.options().allowances.of(uid), state.usage(uid));
+            let left = |most: Option<u32>, has: u32| {
+                most.map_or(usize::MAX, |most| most.saturating_sub(has) as usize)
+            };
+            waiting.min(left(may.jobs, has.running)).min(left(may.gpus, has.gpus))
+        };
+        let among = state.queue().blind().map(may_start).sum::<usize>().div_ceil(gpus).max(1) as u64;
         let usual = Blind { caps: state.options().caps, among, usual, alike: None, held: MiB::ZERO };
         Some(Self { state, usual, largest, taken: OnceCell::new() })
     }

@@ -38,6 +38,7 @@ use crate::input::{Action, Input, Rejected};
 use crate::ledger::Gpu;
 use crate::model::{Finished, GpuId, Job, JobId, Phase, User};
 use crate::policy::Options;
+use crate::slowdown::Company;
 use crate::units::{MiB, Millis};
 use accounts::Accounts;
 pub(crate) use blind::{Blind, Blinds};
@@ -125,6 +126,9 @@ pub struct State {
     /// Companies in which a job was measured below the floor of the policy, with when that was.
     #[serde(default, skip_serializing_if = "Bad::is_empty")]
     bad: Bad,
+    /// Companies in which the limit of a job was exceeded: they are not brought together again while it is not over.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    exceeded: BTreeMap<JobId, Vec<Company>>,
     /// When MPS could last not be had, by its server.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     mps_failed: BTreeMap<u32, Millis>,

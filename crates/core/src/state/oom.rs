@@ -96,13 +96,18 @@ impl State {
         job.charged_retries < self.most_retries(job)
     }
 
-    /// By command, the most that jobs are given which ran out of memory by their own doing, and run again or are about to.
-    pub(super) fn floors_of_commands(&self) -> BTreeMap<u64, Floor> {
-        let mut floors = BTreeMap::new();
+    /// What jobs are given that ran out of memory by their own doing, and run again or are about to.
+    fn floors(&self) -> impl Iterator<Item = (&Job, Floor)> {
         let active = self.active().iter().filter_map(|id| self.job(*id));
         let recovering = self.queue().jobs().take_while(|(key, _)| key.recovery.0).map(|(_, job)| job);
-        for job in active.chain(recovering).filter(|job| job.charged_retries > 0) {
-            let Some(floor) = job.floor else { continue };
+        let failed = active.chain(recovering).filter(|job| job.charged_retries > 0);
+        failed.filter_map(|job| Some((job, job.floor?)))
+    }
+
+    /// The most of these by command.
+    pub(super) fn floors_of_commands(&self) -> BTreeMap<u64, Floor> {
+        let mut floors = BTreeMap::new();
+        for (job, floor) in self.floors() {
             let most = floors.entry(job.spec.command_key).or_insert(floor);
             *most = floor.max(*most);
         }
@@ -159,8 +164,14 @@ impl State {
             Next::Retry { floor, charged } => {
                 let retries = charged_before + u32::from(charged);
                 // What was too little for others of its command is for this one.
-                let others = || self.floors_of_commands().get(&job.spec.command_key).copied();
-                let floor = if charged && self.options.policy.blind { floor.max(others()) } else { floor };
+                let alike = |(other, _): &(&Job, Floor)| {
+                    other.spec.command_key == job.spec.command_key && other.spec.id != id
+                };
+                let others = || self.floors().filter(alike).map(|(_, floor)| floor).max();
+                // One that filled a whole GPU needs a larger one, which a GPU of its own is not.
+                let filled = matches!(blame, recovery::Blame::WholeGpu { .. });
+                let counts = charged && self.options.policy.blind && !filled;
+                let floor = if counts { floor.max(others()) } else { floor };
                 let verdict = Reason::OutOfMemoryRetry { blame, next: floor, retries, max_retries };
                 self.leave(id, Some(exit.clone()), verdict);
                 self.enqueue(id, |job| {

@@ -158,11 +158,16 @@ impl State {
         (reservation, forecast)
     }
 
-    /// Whether what is forecast for a job is sure: its user says so, or earlier runs of its command took that. Under the other policies what is
+    /// What a job takes for sure, however late: its user says so, or earlier runs of its command took that. Under the other policies what is
     /// observed counts once a job has settled.
-    fn is_sure(&self, job: &NewJob) -> bool {
-        let from = self.options.forecast(job).filter(|_| self.options.policy.blind);
-        matches!(from, Some((_, NeedSource::Declared | NeedSource::Computed { basis: Basis::Exact, .. })))
+    fn assured(&self, job: &NewJob) -> MiB {
+        match self.options.forecast(job).filter(|_| self.options.policy.blind) {
+            Some((declared, NeedSource::Declared)) => declared,
+            Some((_, NeedSource::Computed { basis: Basis::Exact, .. })) => {
+                job.forecasts.computed.map(|computed| computed.likely).unwrap_or_default()
+            }
+            _ => MiB::ZERO,
+        }
     }
 
     pub(super) fn place(&mut self, id: JobId, placement: &Placement) -> Result<(), Rejected> {
@@ -182,7 +187,7 @@ impl State {
             Some(part) if reservation == Reservation::Whole => Reservation::Memory(part),
             _ => reservation,
         };
-        let (needs, sure) = (job.spec.forecasts.computed.map(|c| c.need), self.is_sure(&job.spec));
+        let (needs, assured) = (job.spec.forecasts.computed.map(|c| c.need), self.assured(&job.spec));
         let starts_up = self.starts.known(job.spec.command_key).unwrap_or_default();
         let share = self.share_for(job);
         let exclusive = placement.sharing == SharingMode::Exclusive;
@@ -221,7 +226,7 @@ impl State {
                     alone: None,
                     pace: None,
                     needs: needs.map(on),
-                    sure,
+                    assured: on(assured),
                     growth: Growth::default(),
                 });
             })?;

@@ -104,6 +104,9 @@ pub(super) struct Bad(BTreeMap<Company, Millis>);
 /// Companies that are remembered as bad; of more, the oldest is forgotten.
 const MOST_BAD: usize = 1024;
 
+/// Companies in which one job's limit was exceeded that are remembered; of more, the oldest is forgotten.
+const MOST_EXCEEDED: usize = 64;
+
 impl Bad {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -133,15 +136,20 @@ impl<'de> Deserialize<'de> for Bad {
 }
 
 impl State {
-    /// Whether these and one who would join them were together before and one fell below the floor.
+    /// Whether these and one who would join them were together before and one fell below the floor, or the limit of one that is not over yet
+    /// was exceeded.
     pub(crate) fn is_bad(&self, there: &Company, joins: Class) -> bool {
-        !self.bad.is_empty() && self.bad.0.contains_key(&there.with(joins))
+        if self.bad.is_empty() && self.exceeded.is_empty() {
+            return false;
+        }
+        let all = there.with(joins);
+        self.bad.0.contains_key(&all) || self.exceeded.values().any(|companies| companies.contains(&all))
     }
 
     /// Where a job goes because another was slowed down too much by those beside it, those classes are not brought together
-    /// again, if the policy goes by classes.
+    /// again, if the policy goes by classes. A limit of the other's own says nothing of jobs that come after it.
     pub(super) fn remember_company(&mut self, cause: &EndCause) {
-        let EndCause::Evicted { job: slowed, .. } = cause else { return };
+        let EndCause::Evicted { job: slowed, apart, .. } = cause else { return };
         if self.options.policy.progress.is_none() {
             return;
         }
@@ -149,7 +157,14 @@ impl State {
         for (id, sharing) in placed.iter().flat_map(|p| p.gpus.iter().map(|gpu| (*gpu, p.sharing))) {
             if let Some(gpu) = self.gpu(id).filter(|gpu| gpu.tenants.len() > 1) {
                 let company = self.company(id, gpu, sharing);
-                self.bad.add(company, self.now);
+                if apart.is_empty() {
+                    self.bad.add(company, self.now);
+                } else {
+                    let of = self.exceeded.entry(*slowed).or_default();
+                    of.push(company);
+                    let too_many = of.len().saturating_sub(MOST_EXCEEDED);
+                    of.drain(..too_many);
+                }
             }
         }
     }

@@ -51,7 +51,7 @@ impl State {
     }
 
     /// The bound on the start of a job that comes now, where the policy has one.
-    fn due(&mut self, job: &Job) -> Option<Millis> {
+    pub(super) fn due(&mut self, job: &Job) -> Option<Millis> {
         let policy = &self.options.policy;
         if !policy.line.is_by_length() {
             return None;
@@ -242,8 +242,15 @@ impl State {
         self.allowed(job, by)?;
         match job.phase {
             Phase::Pending => {
-                let by = by.name.clone();
-                self.update(id, |job| job.phase = Phase::Held { by })
+                let (by, uid) = (by.name.clone(), job.spec.user.uid);
+                // When it is released it comes only then, as far as its place among the others goes.
+                let had_bound = job.due.is_some();
+                self.update(id, |job| (job.phase, job.due) = (Phase::Held { by }, None))?;
+                if had_bound {
+                    self.shadows.over(uid, id, Millis::ZERO);
+                    self.move_bounds(uid);
+                }
+                Ok(())
             }
             Phase::Held { .. } => Ok(()),
             Phase::Launching { .. } | Phase::Running { .. } | Phase::Judging { .. } => {
@@ -266,9 +273,7 @@ impl State {
                 hint: "it is not held",
             });
         }
-        // It comes only now, as far as its place among the others goes.
-        let due = job.due.or_else(|| self.due(&job));
-        self.enqueue(id, |job| job.due = due);
+        self.enqueue(id, |_| ());
         Ok(())
     }
 

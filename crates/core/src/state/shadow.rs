@@ -205,7 +205,9 @@ impl Shadows {
     /// A job of a user is over, after so long alone.
     pub(super) fn over(&mut self, uid: u32, id: JobId, run: Millis) {
         let Some(line) = self.of.get_mut(&uid) else { return };
-        let Some(asked) = line.asked.iter_mut().find(|asked| asked.id == id) else { return };
+        let mut asked = line.asked.iter_mut();
+        // A job that was held is asked again when it is released.
+        let Some(asked) = asked.find(|asked| asked.id == id && !asked.over) else { return };
         let off = asked.ask.run.0.abs_diff(run.0);
         line.news = line.news.saturating_add(off.saturating_mul(asked.ask.wanted as u64));
         (asked.ask.run, asked.over) = (run, true);

@@ -26,8 +26,8 @@ pub(super) struct Waiting {
     len: usize,
     /// How many have a limit of slowdown of their own.
     limited: usize,
-    /// Of how many nothing is known of their memory.
-    blind: usize,
+    /// Of how many of each user nothing is known of their memory.
+    blind: BTreeMap<u32, usize>,
     /// How many there are of each kind.
     kinds: BTreeMap<JobKind, usize>,
 }
@@ -79,13 +79,25 @@ fn is_blind(job: &Job) -> bool {
     job.floor.is_none() && job.spec.forecasts == Forecasts::default()
 }
 
+/// Counts one less of something, and forgets what there is none of.
+fn one_less<K: Ord>(counts: &mut BTreeMap<K, usize>, key: K) {
+    if let btree_map::Entry::Occupied(mut count) = counts.entry(key) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+        }
+    }
+}
+
 impl Waiting {
     pub(super) fn insert(&mut self, job: &Arc<Job>, line: Line) {
         let of = self.lines.entry(line_of(job, line)).or_default();
         if of.insert(job.queue_key(line), Arc::clone(job)).is_none() {
             self.len += 1;
             self.limited += usize::from(job.spec.request.is_limited());
-            self.blind += usize::from(is_blind(job));
+            if is_blind(job) {
+                *self.blind.entry(job.spec.user.uid).or_default() += 1;
+            }
             *self.kinds.entry(JobKind::of(job)).or_default() += 1;
         }
         if let Some(due) = job.due.filter(|_| line.is_by_length()) {
@@ -99,13 +111,10 @@ impl Waiting {
             if of.get_mut().remove(&job.queue_key(line)).is_some() {
                 self.len -= 1;
                 self.limited -= usize::from(job.spec.request.is_limited());
-                self.blind -= usize::from(is_blind(job));
-                if let btree_map::Entry::Occupied(mut kind) = self.kinds.entry(JobKind::of(job)) {
-                    *kind.get_mut() -= 1;
-                    if *kind.get() == 0 {
-                        kind.remove();
-                    }
+                if is_blind(job) {
+                    one_less(&mut self.blind, job.spec.user.uid);
                 }
+                one_less(&mut self.kinds, JobKind::of(job));
             }
             if of.get().is_empty() {
                 of.remove();
@@ -159,10 +168,9 @@ impl<'a> Queue<'a> {
         self.waiting.limited > 0
     }
 
-    /// Of how many nothing is known of their memory.
-    #[must_use]
-    pub(crate) const fn blind(self) -> usize {
-        self.waiting.blind
+    /// Of how many of each user nothing is known of their memory.
+    pub(crate) fn blind(self) -> impl Iterator<Item = (u32, usize)> + use<'a> {
+        self.waiting.blind.iter().map(|(uid, count)| (*uid, *count))
     }
 
     /// Number of kinds of jobs.

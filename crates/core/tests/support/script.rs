@@ -260,9 +260,11 @@ fn computed(text: &str) -> Outcome<Computed> {
         _ => return Err(format!("no basis: {basis}")),
     };
     let (need, upper) = (memory(need)?, memory(upper)?);
+    // What the same command took, and else what it may take.
+    let likely = if basis == Basis::Exact { need } else { upper };
     let elastic = rest == ["elastic"];
     let of_gpu = rest.first().filter(|_| basis == Basis::Share).map(|word| memory(word)).transpose()?;
-    Ok(Computed { need, likely: upper, upper, basis, coverage: 95, elastic, of_gpu })
+    Ok(Computed { need, likely, upper, basis, coverage: 95, elastic, of_gpu })
 }
 
 fn span(text: &str) -> Outcome<Millis> {
