@@ -17,7 +17,7 @@ use carma_core::input::Input;
 use carma_core::ledger::{Gpu, Tenant};
 use carma_core::model::{self as spec, Job, JobId, Phase, SharingMode};
 use carma_core::policy::Pack;
-use carma_core::slowdown::{Outlook, Question};
+use carma_core::slowdown::Outlook;
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
 use carma_interference::assumed::typical;
@@ -850,16 +850,11 @@ impl Slowdowns {
         }
         let models = Models { slowdowns: &self.model, kace: self.kace.as_ref() };
         let alone = KnownAlone { profiles: &self.profiles, assumed: &self.assumed };
-        let mut answer = |asked| outlook::answer(models, state, &asked, &alone, &mut self.answered);
+        let answer = |asked| outlook::answer(models, state, &asked, &alone, &mut self.answered);
         let mut outlooks: Vec<Outlook> =
-            carma_core::slowdown::questions(state).into_iter().filter_map(&mut answer).collect();
+            carma_core::slowdown::questions(state).into_iter().filter_map(answer).collect();
         if news {
-            let again = state.outlooks().filter_map(|told| {
-                let bounds = told.joins.lower.is_some();
-                let asked = Question { there: told.there.clone(), newcomer: told.newcomer, bounds };
-                answer(asked).filter(|now| now != told)
-            });
-            outlooks.extend(again);
+            outlooks.extend(outlook::again(models, state, &alone, &mut self.answered));
         }
         if !outlooks.is_empty() {
             inputs.push(Input::Predicted(outlooks));

@@ -292,6 +292,17 @@ pub fn answer(
     Some(outlook)
 }
 
+/// What is answered now, where that is another answer, to what was asked of companies that are still there. For when the model or what is
+/// known of jobs alone has changed.
+pub fn again(models: Models<'_>, state: &State, alone: &impl Alone, answered: &mut Answered) -> Vec<Outlook> {
+    let answer = |told: &Outlook| {
+        let bounds = told.joins.lower.is_some();
+        let asked = Question { there: told.there.clone(), newcomer: told.newcomer, bounds };
+        self::answer(models, state, &asked, alone, answered).filter(|now| now != told)
+    };
+    state.outlooks_there().filter_map(answer).collect()
+}
+
 /// What KACE says that they get done together, in thousandths.
 ///
 /// # Errors

@@ -272,13 +272,21 @@ impl State {
         self.predictions.all()
     }
 
+    /// Those of companies that are on a GPU now: what is left of them once the predictor has learned.
+    pub fn outlooks_there(&self) -> impl Iterator<Item = &Outlook> {
+        let there = self.companies_there();
+        self.predictions.all().filter(move |outlook| there.contains(&outlook.there))
+    }
+
     /// Forgets what is predicted of companies that are on no GPU.
     pub(super) fn forget_absent(&mut self) {
-        let mut present = BTreeSet::new();
-        for (id, gpu) in (0..).map(GpuId).zip(&self.gpus).filter(|(_, gpu)| !gpu.tenants.is_empty()) {
-            present.extend(self.companies(id, gpu).1);
-        }
-        self.predictions.0.retain(|company, _| present.contains(company));
+        let there = self.companies_there();
+        self.predictions.0.retain(|company, _| there.contains(company));
+    }
+
+    fn companies_there(&self) -> BTreeSet<Company> {
+        let shared = (0..).map(GpuId).zip(&self.gpus).filter(|(_, gpu)| !gpu.tenants.is_empty());
+        shared.flat_map(|(id, gpu)| self.companies(id, gpu).1).collect()
     }
 
     /// A measurement that began before the neighbours changed tells nothing of the present ones.

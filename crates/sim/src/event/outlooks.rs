@@ -28,6 +28,8 @@ pub(crate) struct Outlooks {
     answered: Answered,
     pub(super) activity: Learner,
     learned: bool,
+    /// What was answered of companies that are there is to be answered again.
+    again: bool,
     holds_until: Millis,
     /// Of each GPU: who is there, and since when all of them compute; `None`: one still loads.
     company: Vec<(Vec<JobIndex>, Option<Millis>)>,
@@ -53,6 +55,7 @@ impl Outlooks {
             answered: Answered::default(),
             activity: Learner::new(gpus),
             learned: false,
+            again: false,
             holds_until: Millis::ZERO,
             company: vec![(Vec::new(), None); gpus],
             new: BTreeSet::new(),
@@ -137,7 +140,7 @@ impl Outlooks {
     pub(crate) fn news(&mut self, now: Millis) -> bool {
         let news = self.learned && now >= self.holds_until;
         if news {
-            self.learned = false;
+            (self.learned, self.again) = (false, true);
             self.holds_until = now + HOLDS;
             self.answered.clear();
         }
@@ -157,8 +160,11 @@ impl Outlooks {
         let alone = FromTrace { workload, known, guesses: &self.activity.guesses };
         let answered = &mut self.answered;
         let answer = |asked| outlook::answer(models, state, asked, &alone, answered);
-        let answers = questions.iter().filter_map(answer);
-        (answers.map(|outlook| wrong(outlook, known.errors())).collect(), more)
+        let mut answers: Vec<Outlook> = questions.iter().filter_map(answer).collect();
+        if std::mem::take(&mut self.again) {
+            answers.extend(outlook::again(models, state, &alone, answered));
+        }
+        (answers.into_iter().map(|outlook| wrong(outlook, known.errors())).collect(), more)
     }
 
     /// Measurements of jobs with a limit that are due now, and when the next will be.
