@@ -1056,7 +1056,7 @@ pub(crate) struct TraceImportArgs {
     pub(crate) span: Option<Millis>,
     /// Only the first N jobs (of those)
     #[arg(long, value_name = "N")]
-    pub(crate) limit: Option<usize>,
+    pub(crate) limit: Option<std::num::NonZeroUsize>,
 }
 
 /// `carma trace synthesize`.

@@ -311,9 +311,10 @@ fn observed(attempt: &Attempt) -> Observed {
             Blame::OwnCap { cap } => Some(*cap),
             Blame::WholeGpu { capacity } => Some(*capacity),
             // Whichever job was to blame, it wanted more than it was seen to hold.
-            Blame::OwnForecast { .. } | Blame::Contention { .. } | Blame::Unknown { .. } => Some(peak),
-            // Another filled the GPU: it was ended, no more.
-            Blame::Neighbour { .. } => None,
+            Blame::OwnForecast { .. }
+            | Blame::Contention { .. }
+            | Blame::Unknown { .. }
+            | Blame::Neighbour { .. } => Some(peak),
         },
         // It was still growing.
         Reason::GrowthGuard { .. } => Some(peak),
@@ -584,7 +585,7 @@ mod tests {
             (oom(Blame::WholeGpu { capacity: MiB(40_960) }), Some(40_960)),
             (oom(Blame::Contention { peak: None }), Some(4000)),
             (oom(Blame::Unknown { peak: None }), Some(4000)),
-            (oom(Blame::Neighbour { job: None, pid: None, user: None }), None),
+            (oom(Blame::Neighbour { job: None, pid: None, user: None }), Some(4000)),
             (Reason::Completed, None),
         ];
         for (verdict, expected) in cases {

@@ -34,7 +34,7 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
     match &reply.running {
         Some(running) => {
             // Not only where it is and why: that is about to change, or did not.
-            if matches!(job.reason.code.as_str(), "Suspending" | "Resuming" | "NotSuspended") {
+            if matches!(job.reason.code.as_str(), "Ending" | "Suspending" | "Resuming" | "NotSuspended") {
                 block.line("reason", short(&job.reason.text));
             }
             block.line("why", short(&why(reply, running)));
@@ -48,8 +48,9 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
     }
     if let Some(waiting) = &reply.waiting {
         block.line("place", short(&format!("{} of {}; {}", ordinal(waiting.place), waiting.of, waiting.why)));
-        // While a limit of its user keeps it out no GPU is kept for it, and it does not wait for the first job to end.
-        let limited = job.reason.code == "UserLimit";
+        // While a limit of its user, or that GPUs are drained, keeps it out no GPU is kept for it, and it does not wait for the first job
+        // to end.
+        let limited = matches!(job.reason.code.as_str(), "UserLimit" | "GpuDrained");
         let due = waiting.due_ms.filter(|_| !limited);
         block.line_if("start", due.map(|due| short(&start(waiting, due, reply.now_ms, screen))));
         let end = waiting.end.as_ref().filter(|end| !limited || !end.starts_on.is_empty());

@@ -2,7 +2,7 @@
 
 use super::predict::kace_model;
 use super::report::{now, write_page};
-use super::trace::catalogue_of;
+use super::trace::{catalogue_of, keep_apart};
 use crate::cli::SimulateArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Column, Screen, Table, clean, print, print_json, shell_line, wrap};
@@ -26,6 +26,10 @@ use std::sync::Arc;
 
 /// Runs the verb.
 pub(crate) fn run(args: &SimulateArgs) -> Outcome {
+    if let Some(page) = &args.html {
+        let read = args.catalogue.iter().chain(&args.gpu_model).chain(&args.kace_model).chain([&args.trace]);
+        keep_apart("--html", page, read.map(|file| file.as_path()))?;
+    }
     let mut types = GpuTypes::built_in();
     for file in &args.gpu_model {
         add_file(&mut types, file).map_err(|e| Failure::usage(e.to_string()))?;

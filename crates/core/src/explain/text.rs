@@ -204,7 +204,7 @@ impl fmt::Display for Reason {
                 f.write_str(")")
             }
             Self::Behind { job, overtaken_for: None } => {
-                write!(f, "Priority(job {job} is first; this policy lets nobody overtake)")
+                write!(f, "Priority(job {job} is first, and may not be overtaken)")
             }
             Self::Behind { job, overtaken_for: Some(t) } => {
                 write!(f, "Priority(job {job} is first and has waited for more than {t})")
@@ -228,12 +228,16 @@ impl fmt::Display for Reason {
                 tenths(used.0, 3_600_000),
                 count(*most, "GPU-hour")
             ),
-            Self::UserLimit { user, limit: UserLimit::Energy { used_j, most_j, left } } => write!(
-                f,
-                "UserLimit({user} has used {} of {} kWh in this period; the next one begins in {left})",
-                tenths(*used_j, JOULES_PER_KWH),
-                tenths(*most_j, JOULES_PER_KWH)
-            ),
+            Self::UserLimit { user, limit: UserLimit::Energy { used_j, most_j, left } } => {
+                let (unit, name) =
+                    if *most_j < JOULES_PER_KWH { (1000, "kJ") } else { (JOULES_PER_KWH, "kWh") };
+                write!(
+                    f,
+                    "UserLimit({user} has used {} of {} {name} in this period; the next one begins in {left})",
+                    tenths(*used_j, unit),
+                    tenths(*most_j, unit)
+                )
+            }
             Self::Held { by } => write!(f, "Held(by {by}; `carma release` lets it go)"),
             Self::Pause { error, .. } => write!(f, "LaunchPause({error}; tried again in a moment)"),
             Self::Launching => f.write_str("starting"),

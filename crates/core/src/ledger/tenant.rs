@@ -122,7 +122,8 @@ pub struct Tenant {
     /// What it needs at the least, as computed beforehand: seen below that, it has not begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub needs: Option<MiB>,
-    /// What its user says that it takes, or earlier runs of its command took: that stays reserved as long as it runs.
+    /// What its user says that it takes, earlier runs of its command took, or it got after it had run out of memory with less: that stays
+    /// reserved as long as it runs.
     #[serde(default, skip_serializing_if = "MiB::is_zero")]
     pub assured: MiB,
     /// How its memory grows.

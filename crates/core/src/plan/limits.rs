@@ -58,16 +58,14 @@ impl<'a> Takes<'a> {
             return Some(Reason::UserLimit { user: user.name.clone(), limit });
         }
         let may = options.allowances.of(user.uid);
-        if let Some(first) = self.first.get(&user.uid) {
-            return Some(Reason::Behind { job: *first, overtaken_for: options.policy.backfill });
-        }
+        let first = self.first.get(&user.uid).copied();
         let has = self.state.usage(user.uid).with(self.added.get(&user.uid).copied().unwrap_or_default());
         let limit = match (may.jobs, may.gpus) {
             (Some(most), _) if has.running >= most => UserLimit::Jobs { most },
             (_, Some(most)) if has.gpus.saturating_add(job.spec.request.gpus) > most => {
                 UserLimit::Gpus { wanted: job.spec.request.gpus, used: has.gpus, most }
             }
-            _ => return None,
+            _ => return first.map(|job| Reason::Behind { job, overtaken_for: options.policy.backfill }),
         };
         // Else smaller jobs of the same user would keep a large one out for ever.
         let patient = match options.policy.line {
@@ -75,7 +73,7 @@ impl<'a> Takes<'a> {
             Line::Shortest | Line::Longest => !self.state.is_overdue(job, now),
         };
         let possible = matches!(limit, UserLimit::Gpus { wanted, most, .. } if wanted <= most);
-        if possible && !patient && !recovering {
+        if possible && !patient && !recovering && first.is_none() {
             self.first.insert(user.uid, job.spec.id);
         }
         Some(Reason::UserLimit { user: user.name.clone(), limit })

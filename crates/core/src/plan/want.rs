@@ -114,8 +114,6 @@ impl Want {
             Some(Floor::Memory(m)) => m,
             Some(Floor::ExclusiveGpu) | None => MiB::ZERO,
         };
-        // A GPU that is known to be too small would not do.
-        let seen = job.least_capacity();
         let source = match given {
             Some((m, source)) if m >= floor => Some(source),
             _ => (floor > MiB::ZERO).then_some(NeedSource::OutOfMemory),
@@ -135,7 +133,8 @@ impl Want {
             job: job.spec.id,
             gpus: job.spec.request.gpus,
             idle_only: alone || (reservation == Reservation::Whole && blind.is_none()),
-            least_capacity: floor.max(seen).max(job.spec.forecasts.declared.unwrap_or_default()),
+            // A GPU that is known to be too small would not do.
+            least_capacity: floor.max(state.least_capacity(job)),
             need,
             guard,
             reservation,

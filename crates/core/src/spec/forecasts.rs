@@ -185,6 +185,16 @@ impl Estimates {
     }
 }
 
+impl Forecasts {
+    /// What runs of the same program took at the least, on each GPU: below that it cannot run.
+    #[must_use]
+    pub fn known(&self) -> MiB {
+        let runs =
+            self.computed.filter(|computed| computed.basis.is_measured()).map(|computed| computed.need);
+        runs.max(self.estimates.of(Estimator::Measured)).unwrap_or_default()
+    }
+}
+
 impl Serialize for Forecasts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;

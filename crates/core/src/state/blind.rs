@@ -162,10 +162,10 @@ impl<'a> Blinds<'a> {
         // What others take is a guess, of which one without another try would die.
         let usual = self.usual.usual.filter(|_| self.state.may_retry(job));
         let blind = Blind { held, usual, ..self.usual };
-        if !blind.is_capped(sharing) {
-            return blind;
-        }
         let taken = self.taken.get_or_init(|| Taken::of(self.state));
+        if !blind.is_capped(sharing) {
+            return Blind { alike: taken.of_command(job, self.largest), ..blind };
+        }
         let of_program = || taken.of_program(job, usual).filter(|_| self.state.may_retry(job));
         Blind { alike: taken.of_command(job, self.largest).or_else(of_program), ..blind }
     }
@@ -209,7 +209,8 @@ impl Blind {
         let unknown = unknown_need(memory);
         let alike = self.counting(sharing);
         let enough = alike.map(Alike::enough).or(self.usual).map_or(unknown, |enough| enough.min(unknown));
-        let taken = alike.map_or(MiB::ZERO, Alike::taken).min(memory.percent(95));
+        // That much others of its command take, or lacked, whether or not anything keeps it to that.
+        let taken = self.alike.map_or(MiB::ZERO, Alike::taken).min(memory.percent(95));
         enough.max(taken).max(self.held)
     }
 

@@ -7,6 +7,7 @@ use crate::input::Rejected;
 use crate::ledger::Gpu;
 use crate::model::{GpuId, Job, JobId, Phase};
 use crate::policy::Options;
+use crate::units::MiB;
 use std::collections::btree_map;
 use std::sync::Arc;
 
@@ -144,7 +145,17 @@ impl State {
         let first = |gpu: &Gpu| gpus.iter().position(|other| other.info.name == gpu.info.name);
         let kinds = gpus.iter().map(|gpu| GpuId(u32::try_from(first(gpu).unwrap_or(0)).unwrap_or(u32::MAX)));
         self.kinds = kinds.collect();
+        self.sizes = gpus.iter().filter(|gpu| gpu.present).map(|gpu| gpu.info.memory).collect();
+        self.sizes.sort_unstable_by_key(|memory| std::cmp::Reverse(*memory));
         self.latest_fault = gpus.iter().flat_map(|gpu| gpu.faults.values()).copied().max();
+    }
+
+    /// Memory that GPUs must have in all to be worth a try for a job: what is known of it, as far as there are GPUs enough of that size.
+    pub(crate) fn least_capacity(&self, job: &Job) -> MiB {
+        let known = job.spec.forecasts.known();
+        let most = job.spec.request.gpus.checked_sub(1).and_then(|at| self.sizes.get(at as usize));
+        let known = if most.is_some_and(|most| *most >= known) { known } else { MiB::ZERO };
+        known.max(job.least_capacity()).max(job.spec.forecasts.declared.unwrap_or_default())
     }
 
     /// Changes one GPU and keeps the indexes true.

@@ -91,6 +91,9 @@ pub struct State {
     /// GPUs by index; derived from `gpus`.
     #[serde(skip)]
     order: Vec<GpuId>,
+    /// Memory of each GPU that is present, largest first; derived from `gpus`.
+    #[serde(skip)]
+    sizes: Vec<MiB>,
     /// GPUs that nobody is on, by index; derived from `gpus`.
     #[serde(skip)]
     idle: BTreeSet<(u32, GpuId)>,

@@ -116,14 +116,13 @@ impl State {
 
     fn tried(&self, job: &Job, placement: &Placement) -> Tried {
         let everywhere = self.peaks(job.spec.id, placement).min().unwrap_or_default();
-        let declared = job.spec.forecasts.declared.unwrap_or_default();
         Tried {
             floor: job.floor,
             ran: self.now.since(placement.at),
             charged: job.charged_retries,
             free: job.free_retries,
             max_charged: self.most_retries(job),
-            least: job.least_capacity().max(everywhere).max(declared),
+            least: self.least_capacity(job).max(everywhere),
             gpus: job.spec.request.gpus as usize,
             present: self.gpus.iter().filter(|g| g.present).map(|g| g.info.memory).collect(),
         }

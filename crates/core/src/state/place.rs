@@ -5,7 +5,7 @@
 use super::State;
 use crate::input::Rejected;
 use crate::ledger::{Gpu, Growth, Reservation, Tenant};
-use crate::model::{Basis, Floor, GpuId, Job, JobId, NewJob, Phase, Placement, SharingMode};
+use crate::model::{Basis, Floor, GpuId, Job, JobId, Phase, Placement, SharingMode};
 use crate::policy::{MemoryScreen, NeedSource, Order};
 use crate::units::{MiB, Millis};
 use serde::{Deserialize, Serialize};
@@ -158,15 +158,22 @@ impl State {
         (reservation, forecast)
     }
 
-    /// What a job takes for sure, however late: its user says so, or earlier runs of its command took that. Under the other policies what is
-    /// observed counts once a job has settled.
-    fn assured(&self, job: &NewJob) -> MiB {
-        match self.options.forecast(job).filter(|_| self.options.policy.blind) {
+    /// What a job is to have, however late it takes it: its user says so, earlier runs of its command took that, or it ran out of memory with
+    /// less. Under the other policies what is observed counts once a job has settled.
+    fn assured(&self, job: &Job) -> MiB {
+        if !self.options.policy.blind {
+            return MiB::ZERO;
+        }
+        let said = match self.options.forecast(&job.spec) {
             Some((declared, NeedSource::Declared)) => declared,
             Some((_, NeedSource::Computed { basis: Basis::Exact, .. })) => {
-                job.forecasts.computed.map(|computed| computed.likely).unwrap_or_default()
+                job.spec.forecasts.computed.map(|computed| computed.likely).unwrap_or_default()
             }
             _ => MiB::ZERO,
+        };
+        match job.floor {
+            Some(Floor::Memory(floor)) => said.max(floor),
+            Some(Floor::ExclusiveGpu) | None => said,
         }
     }
 
@@ -187,7 +194,7 @@ impl State {
             Some(part) if reservation == Reservation::Whole => Reservation::Memory(part),
             _ => reservation,
         };
-        let (needs, assured) = (job.spec.forecasts.computed.map(|c| c.need), self.assured(&job.spec));
+        let (needs, assured) = (job.spec.forecasts.computed.map(|c| c.need), self.assured(job));
         let starts_up = self.starts.known(job.spec.command_key).unwrap_or_default();
         let share = self.share_for(job);
         let exclusive = placement.sharing == SharingMode::Exclusive;

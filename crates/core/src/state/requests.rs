@@ -253,13 +253,16 @@ impl State {
                 Ok(())
             }
             Phase::Held { .. } => Ok(()),
-            Phase::Launching { .. } | Phase::Running { .. } | Phase::Judging { .. } => {
-                Err(Rejected::WrongState {
-                    job: id,
-                    state: job.state().as_str(),
-                    hint: "only pending jobs can be held; use requeue to put it back first",
-                })
-            }
+            Phase::Launching { .. } => Err(Rejected::WrongState {
+                job: id,
+                state: "being started",
+                hint: "only a job that waits can be held; once it runs, requeue puts it back",
+            }),
+            Phase::Running { .. } | Phase::Judging { .. } => Err(Rejected::WrongState {
+                job: id,
+                state: job.state().as_str(),
+                hint: "only pending jobs can be held; use requeue to put it back first",
+            }),
         }
     }
 

@@ -116,6 +116,8 @@ pub fn set(options: &mut Options, key: &str, value: f64) -> Result<(), SetError>
     let fraction = || Fraction::from_f64(value).ok_or_else(|| wrong("not a share"));
     let share =
         || fraction().and_then(|of| if value <= 1.0 { Ok(of) } else { Err(wrong("expected 0 to 1")) });
+    let whole =
+        || if value.fract() == 0.0 { Ok(value as u32) } else { Err(wrong("expected a whole number")) };
     let mib = MiB(value.round() as u64);
     let seconds = Millis((value * 1000.0).round() as u64);
     match (key, &mut policy.gate, &mut policy.memory, &mut policy.pack) {
@@ -140,15 +142,16 @@ pub fn set(options: &mut Options, key: &str, value: f64) -> Result<(), SetError>
         ("memory.reserve", ..) => policy.reserve = mib,
         ("most-jobs", ..) if policy.order == Order::Exclusive => return none("neighbours"),
         ("most-jobs", ..) if value < 1.0 => return Err(wrong("expected 1 or more")),
-        ("most-jobs", ..) => policy.most_jobs = Some(value.round() as u32),
-        ("pack.sum", _, _, Pack::Scores { sum }) => *sum = value.round() as u32,
+        ("most-jobs", ..) => policy.most_jobs = Some(whole()?),
+        ("pack.sum", _, _, Pack::Scores { sum }) => *sum = whole()?,
         ("pack.sum", _, _, Pack::Utilisation { sum }) => *sum = fraction()?,
         ("pack.sum", ..) => return none("rule on which jobs go together"),
         ("backfill", ..) => policy.backfill = (value > 0.0).then_some(seconds),
         ("window", ..) => options.window = seconds.max(Millis::secs(1)),
-        ("margin", ..) => options.margin_percent = value.round() as u64,
-        ("max-retries", ..) => options.max_retries = value.round() as u32,
-        ("suspend", ..) => options.suspends = value >= 0.5,
+        ("margin", ..) => options.margin_percent = whole()?.into(),
+        ("max-retries", ..) => options.max_retries = whole()?,
+        ("suspend", ..) if value > 1.0 => return Err(wrong("expected 0 or 1")),
+        ("suspend", ..) => options.suspends = whole()? == 1,
         ("max-slowdown", ..) if policy.order == Order::Exclusive => return none("neighbours"),
         ("max-slowdown", ..) => {
             let factor =
@@ -201,7 +204,14 @@ mod tests {
         let lacks = set(&mut options, "gate.smact", 0.5).unwrap_err();
         assert!(matches!(&lacks, SetError::Lacks(why) if why.contains("no such gate")), "{lacks}");
         let mut by_length = Options { policy: presets::by_name("adaptive").unwrap(), ..Options::default() };
-        for (key, value) in [("progress.floor", 2.0), ("progress.gain", 1.1), ("bound", 0.0)] {
+        for (key, value) in [
+            ("progress.floor", 2.0),
+            ("progress.gain", 1.1),
+            ("bound", 0.0),
+            ("most-jobs", 1.5),
+            ("suspend", 0.5),
+            ("suspend", 2.0),
+        ] {
             let wrong = set(&mut by_length, key, value).unwrap_err();
             assert!(matches!(&wrong, SetError::Value(why) if why.contains("expected")), "{wrong}");
         }

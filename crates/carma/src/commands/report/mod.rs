@@ -5,6 +5,7 @@ mod run;
 mod table;
 
 use super::Context;
+use super::trace::keep_apart;
 use super::usage::Unit;
 use crate::cli::ReportArgs;
 use carma_api::VERSION;
@@ -34,6 +35,10 @@ const ROWS: &str = "carma-report.parquet";
 
 /// Runs the verb.
 pub(crate) fn run(context: &Context, args: &ReportArgs) -> Outcome {
+    let named = |option: &Option<Option<PathBuf>>| matches!(option, Some(Some(_)));
+    if args.output.is_some() && (named(&args.html) || named(&args.parquet)) {
+        return Err(Failure::usage("two files are named for what is written once: leave out --output"));
+    }
     match (&args.file, &args.output) {
         (Some(file), Some(output)) => of_simulation(file, output),
         (Some(_), None) => Err(Failure::usage("-o FILE is missing: where is the page to go?")),
@@ -305,6 +310,7 @@ fn summary(
 
 /// Of what `carma simulate --json` printed.
 fn of_simulation(file: &Path, output: &Path) -> Outcome {
+    keep_apart("--output", output, [file])?;
     let name = source_name(file);
     let bytes = read(file).map_err(|why| match why {
         Why::TooLarge { .. } | Why::Longer { .. } => {

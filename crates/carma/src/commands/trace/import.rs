@@ -1,6 +1,6 @@
 //! `carma trace import`: a public trace or an accounting dump becomes a trace.
 
-use super::{bad, report, save_catalogue, save_drawn_from, save_trace, tasks_beside};
+use super::{bad, keep_apart, report, save_catalogue, save_drawn_from, save_trace, tasks_beside};
 use crate::cli::TraceImportArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::print;
@@ -15,10 +15,7 @@ pub(crate) fn run(args: &TraceImportArgs) -> Outcome {
     // Read first: a mistake there must not wait for a long import.
     let mix = Mix::parse(&args.mix).map_err(|why| Failure::usage(format!("--mix: {why}")))?;
     let given = args.catalogue.as_deref().map(Catalogue::read_file).transpose().map_err(bad)?;
-    let same = |a: &std::path::Path| a.canonicalize().ok();
-    if same(&args.output).is_some_and(|output| Some(output) == same(&args.file)) {
-        return Err(Failure::usage("--output names the file to import; choose another"));
-    }
+    keep_apart("--output", &args.output, args.catalogue.as_deref().into_iter().chain([args.file.as_path()]))?;
 
     let mut made = import_file(format, &args.file).map_err(bad)?;
     if args.from.is_some() || args.span.is_some() {
@@ -34,7 +31,7 @@ pub(crate) fn run(args: &TraceImportArgs) -> Outcome {
     }
     if let Some(limit) = args.limit {
         let all = made.trace.jobs.len();
-        made.trace.jobs.truncate(limit.max(1));
+        made.trace.jobs.truncate(limit.get());
         if made.trace.jobs.len() < all {
             made.notes.push(format!("{all} jobs could be imported; --limit keeps the first {limit}"));
         }

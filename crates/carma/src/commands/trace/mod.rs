@@ -27,6 +27,22 @@ pub(crate) fn run(context: &Context, verb: &TraceVerb) -> Outcome {
 }
 
 /// A file on the command line makes no sense.
+/// What is written may not take the place of what is read.
+pub(super) fn keep_apart<'a>(
+    option: &str,
+    output: &Path,
+    inputs: impl IntoIterator<Item = &'a Path>,
+) -> Result<(), Failure> {
+    let same = |a: &Path| a.canonicalize().ok();
+    let Some(written) = same(output) else { return Ok(()) };
+    match inputs.into_iter().find(|input| same(input).is_some_and(|read| read == written)) {
+        Some(input) => {
+            Err(Failure::usage(format!("{option} names {}, which is read; choose another", input.display())))
+        }
+        None => Ok(()),
+    }
+}
+
 fn bad(error: TraceError) -> Failure {
     Failure::usage(error.to_string())
 }

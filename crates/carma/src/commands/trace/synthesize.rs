@@ -1,6 +1,6 @@
 //! `carma trace synthesize`: a trace from an arrival process and a mix of tasks.
 
-use super::{bad, report, save_drawn_from, save_trace};
+use super::{bad, keep_apart, report, save_drawn_from, save_trace};
 use crate::cli::TraceSynthesizeArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::print;
@@ -19,6 +19,7 @@ pub(crate) fn run(args: &TraceSynthesizeArgs) -> Outcome {
         users: args.users,
         seed: args.seed,
     };
+    keep_apart("--output", &args.output, [args.catalogue.as_path()])?;
     let catalogue = Catalogue::read_file(&args.catalogue).map_err(bad)?;
     let trace = synthesize(&catalogue, &what).map_err(bad)?;
     save_trace(&trace, &args.output)?;
