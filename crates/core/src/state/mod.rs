@@ -38,7 +38,8 @@ use crate::input::{Action, Input, Rejected};
 use crate::ledger::Gpu;
 use crate::model::{Finished, GpuId, Job, JobId, Phase, User};
 use crate::policy::Options;
-use crate::slowdown::Company;
+use crate::progress::Company;
+
 use crate::units::{MiB, Millis};
 use accounts::Accounts;
 pub(crate) use blind::{Blind, Blinds};

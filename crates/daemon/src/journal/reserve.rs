@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 /// How often it is tried to take it again.
 const PACE: Duration = Duration::from_secs(60);
+/// Less than this is not kept for a file, bytes.
+const LEAST: u64 = 1 << 16;
 /// The most of its file system that it takes, 1 over this.
 const SHARE: u64 = 16;
 
@@ -44,19 +46,39 @@ impl Reserve {
         reserve
     }
 
-    /// Gives the space up. `false`: there was none.
-    pub(super) fn release(&mut self) -> bool {
+    /// Gives the space up for a file, beyond whose end it is kept at once: else the first who writes on that disk would have it, as a job
+    /// whose log fills it. `false`: there was none.
+    pub(super) fn release(&mut self, to: &Path) -> bool {
         let Some(file) = self.file.as_ref().filter(|_| self.held) else { return false };
         self.held = false;
         self.tried = Instant::now();
         match file.set_len(0) {
             Ok(()) => {
-                tracing::warn!("the disk is full: the journal's reserve of {} KiB is used", self.size >> 10);
+                let kept = self.keep_for(to).unwrap_or(0) >> 10;
+                tracing::warn!(
+                    "the disk is full: the journal's reserve of {} KiB is used, of which {kept} KiB are kept for it",
+                    self.size >> 10
+                );
                 true
             }
             Err(e) => {
                 tracing::error!("the journal's reserve cannot be given up: {e}");
                 false
+            }
+        }
+    }
+
+    /// Keeps space beyond the end of a file, as much as there is up to the size of the reserve; how much.
+    fn keep_for(&self, path: &Path) -> io::Result<u64> {
+        let file = File::options().write(true).open(path)?;
+        let end = file.metadata()?.len();
+        let mut size = self.size;
+        loop {
+            match fallocate(&file, FallocateFlags::KEEP_SIZE, end, size) {
+                Ok(()) => return Ok(size),
+                // Others have had some of it.
+                Err(_) if size > LEAST => size -= size / 8,
+                Err(e) => return Err(e.into()),
             }
         }
     }
@@ -99,11 +121,15 @@ mod tests {
     fn it_is_taken_given_up_and_taken_again() {
         let dir = tempfile::tempdir().unwrap();
         let blocks = || std::fs::metadata(dir.path().join("reserve")).unwrap().blocks() * 512;
+        let journal = dir.path().join("journal");
+        std::fs::write(&journal, "written").unwrap();
         let mut reserve = Reserve::take(dir.path(), 1 << 20);
         assert!(blocks() >= 1 << 20 && reserve.due().is_none());
-        assert!(reserve.release());
+        assert!(reserve.release(&journal));
         assert_eq!(blocks(), 0);
-        assert!(!reserve.release(), "once");
+        let given = std::fs::metadata(&journal).unwrap();
+        assert!(given.blocks() * 512 >= 1 << 20 && given.len() == 7);
+        assert!(!reserve.release(&journal), "once");
         assert!(reserve.due().is_some());
         reserve.retake();
         assert!(blocks() >= 1 << 20 && reserve.due().is_none());

@@ -11,6 +11,7 @@ use carma_core::units::Millis;
 use rusqlite::{OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// Inputs between snapshots at least.
@@ -39,7 +40,7 @@ impl Journal {
     /// [`JournalError::Gone`]: it was written, and to a file that nobody will find.
     pub fn commit(&mut self, batch: &Batch) -> Result<(), JournalError> {
         match self.try_commit(batch) {
-            Err(e) if e.is_full() && self.reserve.release() => self.try_commit(batch)?,
+            Err(e) if e.is_full() && self.reserve.release(&self.log()) => self.try_commit(batch)?,
             other => other?,
         }
         if !batch.jobs.is_empty()
@@ -48,6 +49,13 @@ impl Journal {
             tracing::warn!("how far the journal goes cannot be noted beside it: {e}");
         }
         self.still_there()
+    }
+
+    /// Where SQLite writes first.
+    fn log(&self) -> PathBuf {
+        let mut name = self.path.clone().into_os_string();
+        name.push("-wal");
+        name.into()
     }
 
     fn try_commit(&mut self, batch: &Batch) -> Result<(), JournalError> {

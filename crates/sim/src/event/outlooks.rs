@@ -121,8 +121,8 @@ impl Outlooks {
             let jobs: Vec<&Job> = there.tenants.iter().filter_map(|t| state.job(t.job)).collect();
             // A job on several GPUs goes as fast as the slowest of them lets it.
             let progress = |job: &&Job| {
-                let world = world.jobs.get(index(job.spec.id) as usize)?;
-                (world.gpus.len() == 1 && world.rate > 0.0).then_some(world.rate)
+                let it = world.jobs.get(index(job.spec.id) as usize)?;
+                (it.gpus.len() == 1 && it.rate > 0.0).then(|| progress(job, world))
             };
             let progress: Vec<Option<f64>> = jobs.iter().map(progress).collect();
             // Nothing is measured with noise here: what was predicted teaches nothing.
@@ -200,7 +200,7 @@ impl Outlooks {
                 next = Some(next.map_or(at, |next: Millis| next.min(at)));
                 continue;
             }
-            let rate = world.jobs.get(index(job.spec.id) as usize).map_or(1.0, |job| job.rate);
+            let rate = progress(job, world);
             *measured = (since, times + 1);
             // Measured twice, it is done; else the second window begins.
             if times == 0 {
@@ -219,6 +219,16 @@ impl Outlooks {
         self.next = Some(next);
         (due, next)
     }
+}
+
+/// A job's speed over its speed alone: with the threads that it asked for, as the daemon measures it. With fewer than that it is slower
+/// since others are there.
+fn progress(job: &Job, world: &World) -> f64 {
+    let at = index(job.spec.id);
+    let rate = world.jobs.get(at as usize).map_or(1.0, |job| job.rate);
+    let asked = job.spec.request.thread_percent;
+    let as_asked = asked.is_some() && job.placement().and_then(|placed| placed.thread_percent) == asked;
+    if as_asked { rate / world.alone_with_its_threads(at) } else { rate }
 }
 
 /// A prediction with the errors that are asked for: the same for each task of the same company.

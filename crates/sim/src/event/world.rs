@@ -573,6 +573,16 @@ impl World {
         }
     }
 
+    /// Speed of a job that has fewer threads, if it were alone on its GPU, over its speed alone with all.
+    pub(crate) fn alone_with_its_threads(&self, job: JobIndex) -> f64 {
+        let Some(it) = self.jobs.get(job as usize) else { return 1.0 };
+        let Some(gpu) = it.gpus.first().filter(|_| it.terms.threads.is_some()) else { return 1.0 };
+        let law = &self.gpus[*gpu as usize].device.law;
+        let mut progress = Vec::new();
+        law.run(Mode::Mps, &[it.tenant], &mut Scratch::default(), &mut progress);
+        progress.first().copied().filter(|alone| *alone > 0.0).unwrap_or(1.0)
+    }
+
     /// Activity and power of a GPU from the rates of who computes there.
     fn relevel(&mut self, now: u64, gpu: GpuIndex) {
         self.integrate(now, gpu);
