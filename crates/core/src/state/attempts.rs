@@ -283,7 +283,7 @@ impl State {
     /// that comes now.
     pub(super) fn enqueue(&mut self, id: JobId, change: impl FnOnce(&mut Job)) {
         let now = self.now;
-        let unbound = self.job(id).filter(|job| job.due.is_none()).cloned();
+        let unbound = self.jobs.get(&id).filter(|job| job.due.is_none()).cloned();
         let due = unbound.and_then(|job| self.due(&job));
         let _ = self.update(id, |job| {
             job.phase = Phase::Pending;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// How often it is tried to take it again.
 const PACE: Duration = Duration::from_secs(60);
-/// Less than this is not kept for a file, bytes.
+/// The least that is allocated to a file, bytes.
 const LEAST: u64 = 1 << 16;
 /// The most of its file system that it takes, 1 over this.
 const SHARE: u64 = 16;
@@ -46,8 +46,8 @@ impl Reserve {
         reserve
     }
 
-    /// Gives the space up for a file, beyond whose end it is kept at once: else the first who writes on that disk would have it, as a job
-    /// whose log fills it. `false`: there was none.
+    /// Releases the space and allocates it to a file at once, beyond its end: else any process that writes to the disk would take it, such as
+    /// a job whose log fills it. `false`: there was none.
     pub(super) fn release(&mut self, to: &Path) -> bool {
         let Some(file) = self.file.as_ref().filter(|_| self.held) else { return false };
         self.held = false;
@@ -68,7 +68,7 @@ impl Reserve {
         }
     }
 
-    /// Keeps space beyond the end of a file, as much as there is up to the size of the reserve; how much.
+    /// Allocates space beyond the end of a file, the size of the reserve or what is left of it. Returns the number of bytes.
     fn keep_for(&self, path: &Path) -> io::Result<u64> {
         let file = File::options().write(true).open(path)?;
         let end = file.metadata()?.len();
@@ -76,7 +76,7 @@ impl Reserve {
         loop {
             match fallocate(&file, FallocateFlags::KEEP_SIZE, end, size) {
                 Ok(()) => return Ok(size),
-                // Others have had some of it.
+                // Another process has taken a part of it.
                 Err(_) if size > LEAST => size -= size / 8,
                 Err(e) => return Err(e.into()),
             }

@@ -306,7 +306,7 @@ fn a_window_begins_anew_when_one_comes_to_work_and_before_it_tells_what_holds_ei
     host.see(2);
     let second = host.assumed(a).unwrap();
     assert!(second < first && host.assumed(c).is_none());
-    // Then it loads, or works and does not say so. Nobody is charged with what a typical job would do.
+    // It has a process there and reports no steps. An increase that one typical job explains is attributed to none of the others.
     host.busy = Some(50.0);
     host.begin(c);
     host.see(7);
