@@ -176,7 +176,7 @@ fn options() -> impl Strategy<Value = Options> {
             let [caps, mps_multi_user, exclusively, suspends, several] = rest.1;
             options.mps_several_gpus = several;
             (options.sharing, options.caps, options.mps_multi_user) = (rest.0, caps, mps_multi_user);
-            options.suspends = suspends;
+            (options.suspends, options.moves) = (suspends, suspends);
             if exclusively {
                 options.recovery = RecoveryMethod::Exclusive;
             }
@@ -1426,7 +1426,7 @@ proptest! {
         ran in vec(small_job(), 0..5),
         ops in vec((prop_oneof![op(), small_job()], select(vec![4_000u32, 4_999, 5_000, 5_999, 6_000, 10_000])), 1..40),
     ) {
-        let mut world = World::new(&sizes, Options { sharing, suspends, caps: true, ..Options::default() });
+        let mut world = World::new(&sizes, Options { sharing, suspends, moves: suspends, caps: true, ..Options::default() });
         prop_assert!(world.state.options().policy.progress.is_some());
         // Of those that ran before it is known how long they start up.
         let (job, code) = (Pick::Live(0), ExitStatus::Code(0));
@@ -1469,7 +1469,7 @@ fn the_random_runs_reach_every_kind_of_end() {
         let sets_aside = n % 4 == 1;
         if sets_aside {
             options.policy = presets::by_name("adaptive").unwrap();
-            (options.sharing, options.suspends) = (SharingMode::TimeSlice, true);
+            (options.sharing, options.suspends, options.moves) = (SharingMode::TimeSlice, true, true);
             options.allowances = Allowances::default();
         }
         let mut world = World::new(&[40, 40, 80], options);

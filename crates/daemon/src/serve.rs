@@ -269,6 +269,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         }
     }
     core.suspends &= gpus.driver_of_suspensions.is_ok();
+    core.moves &= gpus.driver_of_suspensions.as_ref().is_ok_and(suspend::Driver::moves);
     let policy = core.policy.name.clone();
     let (pace, cadence) = pace(&options.config, options.speed, core.window);
     // At a high speed one look a cadence must still count as fresh.

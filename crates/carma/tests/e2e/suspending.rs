@@ -230,6 +230,29 @@ fn a_job_moves_to_another_gpu_and_goes_on_where_it_was() {
 }
 
 /// A span as tables write it: `45s`, `1m05s`; seconds.
+/// Two jobs take turns beside a GPU that comes to be usable, and none waits: the one that costs less to move has it.
+#[test]
+fn a_job_moves_by_itself_to_a_gpu_that_stays_idle() {
+    let daemon = Setup::new("virtual:2xA100-40GB").args(&["--speed", "20"]).start();
+    carma(&daemon, &["drain", "1"]);
+    let stays = daemon.submit(training(20, 1200));
+    runs_with(&daemon, stays, 20);
+    let moves = daemon.submit(training(5, 1200));
+    runs_with(&daemon, moves, 5);
+    let both = [stays, moves].map(|id| daemon.show(id).job.gpus);
+    assert_eq!(both, [vec![0], vec![0]]);
+    carma(&daemon, &["resume", "1"]);
+    until(&format!("job {moves} to be on GPU 1; the daemon's log:\n{}", daemon.log()), || {
+        let job = daemon.show(moves).job;
+        (job.state == "RUNNING" && job.gpus == [1]).then_some(())
+    });
+    let told = carma(&daemon, &["explain", &moves.to_string()]);
+    assert!(told.contains("moved here from GPU 0 by carma"), "{told}");
+    let before = steps(&daemon, moves);
+    until("it to go on", || (steps(&daemon, moves) > before).then_some(()));
+    assert_eq!((daemon.show(stays).job.gpus, daemon.show(moves).attempts.len()), (vec![0], 0));
+}
+
 fn seconds(span: &str) -> u64 {
     let span = span.trim_end_matches('s');
     let (minutes, seconds) = span.split_once('m').unwrap_or(("0", span));

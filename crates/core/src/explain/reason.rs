@@ -105,6 +105,8 @@ pub enum Aside {
         /// Which.
         job: JobId,
     },
+    /// It moves to a GPU that was idle.
+    Spread,
 }
 
 /// Why something was decided or is as it is.

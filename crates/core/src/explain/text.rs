@@ -126,6 +126,7 @@ pub(super) fn set_aside(cause: &Aside, waits: Option<String>) -> String {
             format!("job {job} was slowed down by {slowdown}, and its limit is {limit}")
         }
         Aside::Room { job } => format!("it makes room for job {job}"),
+        Aside::Spread => "it moves to an idle GPU".to_owned(),
     };
     let waits =
         waits.map_or_else(|| "comes back by itself".into(), |waits| format!("waits for room: {waits}"));

@@ -2,7 +2,7 @@
 
 use super::exit::Exit;
 use super::suspension::Absence;
-use crate::explain::{Filling, Reason};
+use crate::explain::{Aside, Filling, Reason};
 use crate::ledger::{Alone, SeenMemory};
 use crate::spec::{GpuId, JobId, SharingMode};
 use crate::units::{Fraction, MiB, Millis, is_zero};
@@ -78,6 +78,11 @@ pub enum EndCause {
         /// The job that waits.
         job: JobId,
     },
+    /// It moves to a GPU that is idle, and on which nobody waits to be placed. It is suspended for that, and never ended.
+    Spread {
+        /// The GPU.
+        to: GpuId,
+    },
     /// It was suspended or put back only in part, so that it can neither run nor wait.
     Stuck {
         /// What went wrong, in words.
@@ -95,6 +100,7 @@ impl EndCause {
                 | Self::Evicted { .. }
                 | Self::GrowthGuard(_)
                 | Self::Room { .. }
+                | Self::Spread { .. }
                 | Self::Stuck { .. }
         )
     }
@@ -116,6 +122,7 @@ impl EndCause {
             Self::Evicted { job, slowdown, limit, apart } => Reason::Evicted { job, slowdown, limit, apart },
             Self::GrowthGuard(filling) => Reason::GrowthGuard { filling, next: None },
             Self::Room { job } => Reason::MadeRoom { job },
+            Self::Spread { .. } => Reason::SetAside { cause: Aside::Spread, waits: None },
             Self::Stuck { why } => Reason::Stuck { why },
         }
     }

@@ -136,7 +136,7 @@ impl<'a> Beside<'a> {
         self.last(|member, job| self.ends_in(member).unwrap_or(Millis::secs(job.spec.run_s())))
     }
 
-    /// The same, if none takes longer than expected.
+    /// The same, if none takes longer than expected but those that have.
     pub(super) fn idle_as_expected_in(&self) -> Millis {
         self.last(|member, job| match self.ends_in(member) {
             Some(_) => self.state.ends_as_expected_in(job),

@@ -18,11 +18,13 @@ mod room;
 mod search;
 mod slot;
 mod sooner;
+mod spread;
 mod want;
 
 pub use answers::{Answer, answers};
 pub use resume::{bars_move, best_move};
 pub use sooner::sooner;
+pub use spread::may_spread;
 
 use crate::explain::Reason;
 use crate::input::Action;

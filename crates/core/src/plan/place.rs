@@ -8,6 +8,7 @@ use super::limits::Takes;
 use super::resume::resume_jobs;
 use super::room;
 use super::slot::cooldowns;
+use super::spread::spread;
 use super::want::Want;
 use super::{Detail, Plan};
 use crate::explain::Reason;
@@ -65,6 +66,8 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
         }
         if left_waiting {
             wake_when_patience_ends(state, now, plan);
+        } else {
+            spread(state, now, plan);
         }
         return;
     }
@@ -245,6 +248,8 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     }
     if left_waiting {
         wake_when_patience_ends(state, now, plan);
+    } else {
+        spread(state, now, plan);
     }
 }
 

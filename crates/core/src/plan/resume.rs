@@ -12,7 +12,7 @@ use super::{Detail, Plan, room};
 use crate::explain::{NoGpu, Reason};
 use crate::input::Action;
 use crate::ledger::{Reservation, Tenant};
-use crate::model::{GpuId, Job, JobId, Placement, SuspendStep, Suspension};
+use crate::model::{EndCause, GpuId, Job, JobId, Placement, SuspendStep, Suspension};
 use crate::reading::GpuInfo;
 use crate::state::{State, aside};
 use crate::units::{MiB, Millis};
@@ -43,7 +43,7 @@ fn back(state: &State) -> Vec<(&Job, (Millis, JobId, &Suspension))> {
     back
 }
 
-/// The GPU that a job on its way moves to, and the one that it must go back to if it cannot: they are kept for it.
+/// The GPU that a job on its way moves to, and the one that it must go back to if it cannot.
 fn on_the_way(state: &State) -> impl Iterator<Item = (JobId, GpuId)> {
     let halted = state.halted().iter().filter_map(|id| state.job(*id)).filter(|job| job.ending().is_none());
     halted.filter_map(|job| {
@@ -61,9 +61,7 @@ fn on_the_way(state: &State) -> impl Iterator<Item = (JobId, GpuId)> {
 /// Takes and keeps the GPUs of suspended jobs, as a plan does before it looks at those that wait.
 pub(super) fn keep(state: &State, now: Millis, slots: &mut Slots<'_>) {
     room::keep(state, now, slots);
-    for (job, gpu) in on_the_way(state) {
-        slots.hold_for(gpu, job);
-    }
+    reserve_arrivals(slots, state, now, None);
     for (job, (.., suspension)) in back(state) {
         let pause = suspension.not_before.max(room::kept_until(state, suspension));
         if pause.is_none_or(|until| until <= now) {
@@ -86,8 +84,8 @@ pub(super) fn resume_jobs(
     {
         plan.wake_at(until);
     }
-    for (job, gpu) in on_the_way(state) {
-        places.slots().hold_for(gpu, job);
+    if on_the_way(state).next().is_some() {
+        reserve_arrivals(places.slots(), state, now, None);
     }
     for (job, (_, id, suspension)) in back(state) {
         let kept_until = room::kept_until(state, suspension);
@@ -140,7 +138,9 @@ pub fn bars_move(state: &State, now: Millis, job: &Job, to: GpuId) -> Option<Rea
     let now = now.max(state.now());
     let mut as_if = as_if_off(state, job)?;
     as_if.home = vec![to];
-    find(&mut with_arrivals(state, now, job), state, job, &as_if, now).err().map(|reason| *reason)
+    let mut arrived = Slots::new(state, now);
+    reserve_arrivals(&mut arrived, state, now, Some(job.spec.id));
+    find(&mut arrived, state, job, &as_if, now).err().map(|reason| *reason)
 }
 
 /// The GPU that a job had best move to of those that it could now: an idle one, else the one with the fewest jobs, of these the one with
@@ -149,7 +149,9 @@ pub fn bars_move(state: &State, now: Millis, job: &Job, to: GpuId) -> Option<Rea
 pub fn best_move(state: &State, now: Millis, job: &Job) -> Option<GpuId> {
     let on = &job.placement()?.gpus;
     let from = &state.gpu(*on.first()?)?.info;
-    let arrived = with_arrivals(state, now.max(state.now()), job);
+    let now = now.max(state.now());
+    let mut arrived = Slots::new(state, now);
+    reserve_arrivals(&mut arrived, state, now, Some(job.spec.id));
     let is_like = |info: &GpuInfo| (&info.name, info.memory) == (&from.name, from.memory);
     let mut others: Vec<&Slot<'_>> =
         arrived.slots.iter().filter(|slot| !on.contains(&slot.id) && is_like(&slot.gpu.info)).collect();
@@ -157,20 +159,15 @@ pub fn best_move(state: &State, now: Millis, job: &Job) -> Option<GpuId> {
     others.into_iter().map(|slot| slot.id).find(|to| bars_move(state, now, job, *to).is_none())
 }
 
-/// All GPUs, as if those that are on their way to another one were there, but for this job.
-fn with_arrivals<'a>(state: &'a State, now: Millis, job: &Job) -> Slots<'a> {
-    let mut slots = Slots::new(state, now);
-    for (other, gpu) in on_the_way(state).filter(|(other, _)| *other != job.spec.id) {
-        let Some(other) = state.job(other) else { continue };
-        let Some(suspension) = as_if_off(state, other) else { continue };
-        let want = want(state, other, &suspension, now);
-        slots
-            .slots
-            .iter_mut()
-            .filter(|slot| slot.id == gpu)
-            .for_each(|slot| slot.take(want.job, &want, None));
+/// Reserves what jobs on their way take where they move to, and where they must go back to if they cannot, as if they were there. Several may
+/// move to one GPU, and others be placed there beside them. `but`: this one is looked at by itself.
+fn reserve_arrivals(slots: &mut Slots<'_>, state: &State, now: Millis, but: Option<JobId>) {
+    for (id, gpu) in on_the_way(state).filter(|(id, _)| Some(*id) != but) {
+        let Some(job) = state.job(id) else { continue };
+        let Some(suspension) = as_if_off(state, job) else { continue };
+        let want = want(state, job, &suspension, now);
+        slots.slots.iter_mut().filter(|slot| slot.id == gpu).for_each(|slot| slot.take(id, &want, None));
     }
-    slots
 }
 
 /// The GPU that a job comes back to: where it is to move, if that has room, else where it was. Else why it waits; its GPU
@@ -209,8 +206,8 @@ fn find(
     Err(Box::new(why.unwrap_or(Reason::NotPlannedYet)))
 }
 
-/// The same for a job that the policy took off: where it was, or of all GPUs of the type the one with the most memory free, but
-/// only where a job that waits could be placed, too.
+/// The same for a job that the policy took off: where it is to move, else where it was, or of all GPUs of the type the one with the most memory
+/// free, but only where a job that waits could be placed, too.
 fn find_harmless(
     slots: &mut Slots<'_>,
     state: &State,
@@ -222,7 +219,8 @@ fn find_harmless(
     let Some(from) = home.and_then(|home| state.gpu(home)) else {
         return Err(Box::new(Reason::NotPlannedYet));
     };
-    let may_move = !suspension.bound && !state.has_mig();
+    let may_move = !suspension.bound && state.options().moves && !state.has_mig();
+    let to = suspension.wanted.as_ref().and_then(|wanted| wanted.to).filter(|_| may_move);
     let mut refusals = Vec::new();
     let mut best: Option<usize> = None;
     for (at, slot) in slots.slots.iter().enumerate() {
@@ -236,7 +234,10 @@ fn find_harmless(
         match bar {
             Some(bar) => refusals.push((info.index, slot.refusal(bar, want, slots.options, now))),
             None => {
-                let rank = |at: usize| (Some(slots.slots[at].id) == home, slots.slots[at].free);
+                let rank = |at: usize| {
+                    let slot = &slots.slots[at];
+                    (to == Some(slot.id), home == Some(slot.id), slot.free)
+                };
                 if best.is_none_or(|best| rank(at) > rank(best)) {
                     best = Some(at);
                 }
@@ -247,8 +248,10 @@ fn find_harmless(
         slots.slots[at].take(want.job, want, None);
         return Ok(slots.slots[at].id);
     }
-    // A job that made room gets its place back, and no other job may take the GPU of one that is over the bound on its start.
-    let keeps = suspension.makes_room_for().is_some()
+    // A job that made room or was to move gets its place back, and no other job may take the GPU of one that is over the bound on its start.
+    let moves = matches!(suspension.cause.as_deref(), Some(EndCause::Spread { .. }));
+    let keeps = moves
+        || suspension.makes_room_for().is_some()
         || state.job(want.job).is_some_and(|job| state.is_overdue(job, now));
     if let Some(home) = home.filter(|_| keeps) {
         slots.hold_for(home, want.job);

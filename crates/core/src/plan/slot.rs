@@ -438,7 +438,7 @@ impl<'a> Slot<'a> {
         self.beside.as_ref().map_or(Millis::ZERO, Beside::idle_in)
     }
 
-    /// The same, if none takes longer than expected.
+    /// The same, if none takes longer than expected but those that have.
     pub(super) fn idle_as_expected_in(&self) -> Millis {
         self.beside.as_ref().map_or(Millis::ZERO, Beside::idle_as_expected_in)
     }

@@ -73,6 +73,9 @@ pub struct Options {
     /// else end them or have others wait. Said by who knows the driver.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspends: bool,
+    /// Whether it may then put them back on another GPU of the type.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub moves: bool,
     /// How much a user may have.
     #[serde(default, skip_serializing_if = "Allowances::is_unlimited")]
     pub allowances: Allowances,
@@ -272,6 +275,7 @@ impl Default for Options {
             max_slowdown: None,
             slowdown_window: slowdown_window(),
             suspends: false,
+            moves: false,
             allowances: Allowances::default(),
             usage_half_life: usage_half_life(),
             quota_period: quota_period(),
@@ -286,7 +290,7 @@ impl Options {
     pub fn of(policy: Policy) -> Self {
         let ours = presets::is_ours(&policy.name);
         let recovery = presets::recovery_of(&policy.name);
-        Self { policy, recovery, caps: ours, suspends: ours, ..Self::default() }
+        Self { policy, recovery, caps: ours, suspends: ours, moves: ours, ..Self::default() }
     }
 
     /// The MPS server of a user's jobs: jobs of one server run side by side, those of several take turns (docs/sharing.md).

@@ -260,7 +260,7 @@ mod tests {
         for name in NAMES {
             let options = Options::of(by_name(name).unwrap());
             let ours = matches!(*name, "carma") || name.starts_with("adaptive");
-            assert_eq!((options.caps, options.suspends), (ours, ours), "{name}");
+            assert_eq!((options.caps, options.suspends, options.moves), (ours, ours, ours), "{name}");
             let original = ["or-", "oracle-", "est-"].iter().any(|start| name.starts_with(start));
             assert_eq!(options.recovery == RecoveryMethod::Exclusive, original, "{name}");
         }

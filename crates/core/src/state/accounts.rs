@@ -387,7 +387,7 @@ impl State {
 
     /// How fast a job goes, over its speed alone: on several GPUs, as fast as on the slowest; and whether that was measured or
     /// predicted.
-    pub(super) fn pace(&self, job: &Job) -> (Fraction, bool) {
+    pub(crate) fn pace(&self, job: &Job) -> (Fraction, bool) {
         if let Some(measured) = job.measured.filter(|m| m.over >= self.options.slowdown_window) {
             return (measured.progress.min(Fraction::ONE), true);
         }

@@ -6,8 +6,10 @@ use crate::model::{Job, JobId};
 use crate::progress::Counted;
 use crate::units::{Fraction, Millis};
 
-/// Of a job that takes longer than expected, or about as long, this part of what it has done is taken to be left.
-const LONGER: u64 = 4;
+/// Of a job that takes about as long as expected, this part of what it has done is taken to be left at least.
+const AS_LONG: u64 = 4;
+/// The same of one that takes longer: run times vary widely, and what has gone on for long goes on.
+const LONGER: u64 = 2;
 /// The same of one whose own count says what is left: it is seldom far off, and told again with every twentieth.
 const LONGER_BY_COUNT: u64 = 32;
 
@@ -72,7 +74,11 @@ impl State {
         let had = self.had_until_now(job);
         let (on, done) = (Millis(had.held.0 / gpus), Millis(had.progress().0 / gpus));
         let left = expected_run(job).since(done);
-        let part = if job.counted_run().is_some() { LONGER_BY_COUNT } else { LONGER };
+        let part = match left {
+            _ if job.counted_run().is_some() => LONGER_BY_COUNT,
+            Millis::ZERO => LONGER,
+            _ => AS_LONG,
+        };
         let least = Millis(done.0 / part);
         let tenants = job.placement().into_iter().flat_map(|placed| &placed.gpus);
         let tenants = tenants.filter_map(|gpu| self.gpu(*gpu)?.tenant(job.spec.id));
@@ -105,9 +111,11 @@ impl State {
         self.course(job).ends_in(self.pace(job).0)
     }
 
-    /// The same, if it takes no longer than expected: nothing is left of one that does.
+    /// The same, if it takes no longer than expected; of one that has taken longer, as it is likely.
     pub(crate) fn ends_as_expected_in(&self, job: &Job) -> Millis {
-        Course { least: Millis::ZERO, ..self.course(job) }.ends_in(self.pace(job).0)
+        let course = self.course(job);
+        let least = if course.left.is_zero() { course.least } else { Millis::ZERO };
+        Course { least, ..course }.ends_in(self.pace(job).0)
     }
 }
 
@@ -116,8 +124,9 @@ mod tests {
     use super::*;
 
     const fn course(on: u64, done: u64, left: u64) -> Course {
+        let part = if left == 0 { LONGER } else { AS_LONG };
         let (on, done, left) = (Millis::secs(on), Millis::secs(done), Millis::secs(left));
-        Course { on, done, left, least: Millis(done.0 / LONGER), start: Millis::ZERO }
+        Course { on, done, left, least: Millis(done.0 / part), start: Millis::ZERO }
     }
 
     impl Course {
@@ -145,7 +154,7 @@ mod tests {
         assert_eq!(ends_in(course(0, 0, 10)), 20_000);
         assert_eq!(ends_in(Course { start: Millis::secs(5), ..course(0, 0, 10) }), 15_000);
         // One that takes longer than expected is not taken to be over at once.
-        assert_eq!(ends_in(course(100, 100, 0)), 50_000);
+        assert_eq!(ends_in(course(100, 100, 0)), 100_000);
         assert_eq!(course(0, 0, u64::MAX / 1000).ends_in(Fraction(0)).0, u64::MAX);
     }
 
@@ -180,8 +189,8 @@ mod tests {
     }
 
     #[test]
-    fn one_that_takes_longer_than_expected_has_a_quarter_left() {
-        assert_eq!(course(100, 100, 0).whole_run_at(Fraction::percent(50)).0, 8333);
+    fn one_that_takes_longer_than_expected_has_half_of_what_it_has_done_left() {
+        assert_eq!(course(100, 100, 0).whole_run_at(Fraction::percent(50)).0, 7500);
         assert_eq!(course(0, 0, 0).whole_run_at(Fraction::ONE), Fraction::ONE);
         assert_eq!(course(0, 0, 1).whole_run_at(Fraction(0)).0, 1);
         let endless = Millis(u64::MAX);

@@ -143,7 +143,10 @@ impl State {
             EndCause::Evicted { .. } => self.requeue_free(id),
             EndCause::Stuck { .. } => self.enqueue(id, |job| job.free_retries += 1),
             // That of the growth guard was told above.
-            EndCause::Room { .. } | EndCause::Requeued { .. } | EndCause::GrowthGuard(_) => {
+            EndCause::Room { .. }
+            | EndCause::Spread { .. }
+            | EndCause::Requeued { .. }
+            | EndCause::GrowthGuard(_) => {
                 self.enqueue(id, |_| ());
             }
         }

@@ -72,7 +72,8 @@ impl State {
     /// Makes the bounds of a user's jobs again where more is known now of how long they take.
     pub(super) fn move_bounds(&mut self, uid: u32) {
         let mut shadows = std::mem::take(&mut self.shadows);
-        let dues = shadows.again(uid, |id| self.job(id).map(|job| self.whole_run(job)));
+        let told = |id| self.job(id).map(|job| (self.whole_run(job), job.due));
+        let dues = shadows.again(uid, self.now, told);
         self.shadows = shadows;
         let line = self.options.policy.line;
         for (id, due) in dues {

@@ -18,6 +18,9 @@ const POINT: u32 = 20;
 
 /// Bounds are computed again once estimates of run times have changed by one part in so many of their sum.
 const NEWS: u64 = 20;
+/// A bound is later by one part in so many of the time until all that has come is over in the shadow, the job itself included: that jobs start in
+/// another order, and beside each other, delays some of them by a little.
+const SLACK: u64 = 20;
 /// Jobs of a user whose bounds may still move. Of more, those that came first keep theirs.
 const MOST_ASKED: usize = 4096;
 
@@ -185,7 +188,7 @@ impl Shadows {
             (line.before, line.expected, line.news) = (line.shadow.clone(), 0, 0);
         }
         let clock = Millis(now.0.saturating_sub(lag.0));
-        let asked = Asked { id, clock, ask, share, others, over: false };
+        let asked = Asked { id, clock, ask, share, others, over: false, passed: false };
         let due = asked.bound(&mut line.shadow)?;
         line.expected = line.expected.saturating_add(asked.takes());
         line.asked.push_back(asked);
@@ -213,14 +216,23 @@ impl Shadows {
         (asked.ask.run, asked.over) = (run, true);
     }
 
-    /// The bounds of a user's jobs by the present estimates of their run times, `run`; none where these have hardly changed.
-    pub(super) fn again(&mut self, uid: u32, run: impl Fn(JobId) -> Option<Millis>) -> Vec<(JobId, Millis)> {
+    /// The bounds of a user's jobs by the present estimates of their run times; none where these have hardly changed. `told`: the estimate for a
+    /// job, and its bound so far.
+    pub(super) fn again(
+        &mut self,
+        uid: u32,
+        now: Millis,
+        told: impl Fn(JobId) -> Option<(Millis, Option<Millis>)>,
+    ) -> Vec<(JobId, Millis)> {
+        let clock = Millis(now.0.saturating_sub(self.lag(uid, now).0));
         let Some(line) = self.of.get_mut(&uid) else { return Vec::new() };
         if line.asked.is_empty() || line.news == 0 || line.news.saturating_mul(NEWS) < line.expected {
             return Vec::new();
         }
         for asked in line.asked.iter_mut().filter(|asked| !asked.over) {
-            asked.ask.run = run(asked.id).unwrap_or(asked.ask.run);
+            let Some((run, due)) = told(asked.id) else { continue };
+            asked.ask.run = run;
+            asked.passed |= due.is_some_and(|due| due <= clock);
         }
         while line.asked.front().is_some_and(|first| first.over) {
             line.settle_first();
@@ -254,6 +266,9 @@ struct Asked {
     others: u64,
     /// Whether it is over: `ask.run` is then what it took.
     over: bool,
+    /// A bound of it has passed: it has no [`SLACK`] any more, else each longer run of another would give it some anew.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    passed: bool,
 }
 
 impl Asked {
@@ -272,7 +287,10 @@ impl Asked {
         let (part, all) = (gpus as u128 * u128::from(share), u128::from(self.others + u64::from(share)));
         let busy = if self.others == 0 { 0 } else { shadow.busy(start) };
         let longer = (busy as u128 * all).saturating_sub(part) * u128::from(run.0) / part.max(1);
-        Some(self.clock + Millis(u64::try_from(wait + longer).unwrap_or(u64::MAX)))
+        // One that would start at once does so here.
+        let none = wait == 0 || self.passed;
+        let slack = if none { 0 } else { u128::from(shadow.over_in(self.clock).0 / SLACK) };
+        Some(self.clock + Millis(u64::try_from(wait + longer + slack).unwrap_or(u64::MAX)))
     }
 }
 
@@ -306,6 +324,11 @@ impl Shadow {
     /// Whether it says no more than a new one would.
     fn is_over(&self, now: Millis) -> bool {
         self.last <= now && self.free.last_key_value().is_none_or(|(until, _)| *until <= now)
+    }
+
+    /// Time until all GPUs are free.
+    fn over_in(&self, now: Millis) -> Millis {
+        self.free.last_key_value().map_or(Millis::ZERO, |(until, _)| until.since(now))
     }
 
     /// GPUs that are busy just after a time.
@@ -382,7 +405,10 @@ mod tests {
             let now = Millis(now);
             let due = shadows.due(7, 3, now, JobId(1), ask(wanted, run));
             shadows.enter(7, now, 3);
-            assert_eq!(due, shadow.start(now, 2, wanted, Millis(run)));
+            let start = shadow.start(now, 2, wanted, Millis(run));
+            // A twentieth of what has come, for whom has to wait.
+            let slack = |start: Millis| if start > now { shadow.over_in(now).0 / SLACK } else { 0 };
+            assert_eq!(due, start.map(|start| start + Millis(slack(start))));
         }
         assert_eq!(shadows.lag(7, Millis(10_000)), Millis::ZERO);
     }
@@ -454,25 +480,39 @@ mod tests {
         let bounds = |moved: Vec<(JobId, Millis)>| {
             moved.into_iter().map(|(id, due)| (id.0, due.0)).collect::<Vec<_>>()
         };
-        assert_eq!([1, 2, 3].map(|id| due(&mut shadows, id)), [0, 100, 200]);
-        assert_eq!(bounds(shadows.again(1, |_| Some(Millis(900)))), [], "nothing was heard of");
+        // With a twentieth of the 200 and 300 that it is until all are over.
+        assert_eq!([1, 2, 3].map(|id| due(&mut shadows, id)), [0, 110, 215]);
+        assert_eq!(
+            bounds(shadows.again(1, Millis(0), |_| Some((Millis(900), None)))),
+            [],
+            "nothing was heard of"
+        );
         // A fiftieth of what is expected is no news yet; then the second job takes longer, and the first is over.
         shadows.heard(1, 1, Millis(100), Millis(106));
-        let run = |id: JobId| (id == JobId(2)).then_some(Millis(150));
-        assert_eq!(bounds(shadows.again(1, run)), []);
+        let run = |id: JobId| (id == JobId(2)).then_some((Millis(150), None));
+        assert_eq!(bounds(shadows.again(1, Millis(0), run)), []);
         shadows.over(1, JobId(1), Millis(300));
-        assert_eq!(bounds(shadows.again(1, run)), [(2, 300), (3, 450)]);
+        assert_eq!(bounds(shadows.again(1, Millis(0), run)), [(2, 322), (3, 477)]);
         // The first is settled: what is said of it later counts for nothing.
         shadows.over(1, JobId(1), Millis(999));
         shadows.over(1, JobId(2), Millis(20));
-        assert_eq!(bounds(shadows.again(1, |_| None)), [(3, 320)]);
-        assert_eq!(due(&mut shadows, 4), 420);
+        assert_eq!(bounds(shadows.again(1, Millis(0), |_| None)), [(3, 341)]);
+        assert_eq!(due(&mut shadows, 4), 446);
+        // A bound that has passed is not put off by a part of what has come, only by runs that take longer.
+        let passed = |id: JobId| Some((Millis(100), Some(Millis(400)).filter(|_| id == JobId(3))));
+        shadows.heard(1, 1, Millis(0), Millis(500));
+        assert_eq!(bounds(shadows.again(1, Millis(400), passed)), [(3, 320), (4, 446)]);
+        shadows.heard(1, 1, Millis(0), Millis(500));
+        assert_eq!(
+            bounds(shadows.again(1, Millis(400), |_| Some((Millis(100), None)))),
+            [(3, 320), (4, 446)]
+        );
         // All are over, and no trace of them is left but in the shadow.
         for id in [3, 4] {
             shadows.over(1, JobId(id), Millis::ZERO);
         }
-        assert_eq!(bounds(shadows.again(1, |_| None)), []);
-        assert_eq!((shadows.of[&1].asked.len(), due(&mut shadows, 5)), (0, 320));
+        assert_eq!(bounds(shadows.again(1, Millis(0), |_| None)), []);
+        assert_eq!((shadows.of[&1].asked.len(), due(&mut shadows, 5)), (0, 341));
     }
 
     #[test]
@@ -485,8 +525,8 @@ mod tests {
         assert_eq!((line.asked.len(), line.asked[0].id), (MOST_ASKED, JobId(10)));
         assert_eq!(line.expected, 100 * MOST_ASKED as u64);
         shadows.over(1, JobId(10), Millis(1_000_000));
-        let moved = shadows.again(1, |_| None);
-        assert_eq!((moved.len(), moved[0]), (MOST_ASKED - 1, (JobId(11), Millis(500))));
+        let moved = shadows.again(1, Millis(0), |_| None);
+        assert_eq!((moved.len(), moved[0]), (MOST_ASKED - 1, (JobId(11), Millis(500 + 1_000_500 / SLACK))));
     }
 
     #[test]
@@ -494,9 +534,9 @@ mod tests {
         let old = r#"{"of":{"7":{"shadow":{"free":{"400":1,"900":1},"last":400},"lag":0}},"turns":{"times":{"at":0,"alone":0,"shared":0},"users":0,"shares":0}}"#;
         let mut shadows: Shadows = serde_json::from_str(old).unwrap();
         assert_eq!(shadows.due(7, 1, Millis(500), JobId(9), ask(1, 100)), Some(Millis(500)));
-        assert_eq!(shadows.due(7, 1, Millis(500), JobId(10), ask(1, 100)), Some(Millis(600)));
+        assert_eq!(shadows.due(7, 1, Millis(500), JobId(10), ask(1, 100)), Some(Millis(620)));
         shadows.over(7, JobId(9), Millis(350));
-        assert_eq!(shadows.again(7, |_| None), [(JobId(10), Millis(850))]);
+        assert_eq!(shadows.again(7, Millis(0), |_| None), [(JobId(10), Millis(872))]);
         let text = serde_json::to_string(&shadows).unwrap();
         assert_eq!(serde_json::from_str::<Shadows>(&text).unwrap(), shadows);
     }

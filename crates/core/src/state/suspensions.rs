@@ -34,6 +34,7 @@ pub(crate) fn aside(cause: &EndCause) -> Option<Aside> {
             Some(Aside::Evicted { job: *job, slowdown: *slowdown, limit: *limit })
         }
         EndCause::Room { job } => Some(Aside::Room { job: *job }),
+        EndCause::Spread { .. } => Some(Aside::Spread),
         EndCause::Cancelled { .. }
         | EndCause::TimeLimit(_)
         | EndCause::Requeued { .. }
@@ -197,6 +198,7 @@ impl State {
             return Err(wrong(job, "this was planned for another state; plan again"));
         }
         let kept = self.tenancies(id);
+        let to = if let EndCause::Spread { to } = cause { Some(*to) } else { None };
         self.change_halt(id, |halt| {
             let by: Arc<str> = CARMA.into();
             halt.times += 1;
@@ -207,7 +209,7 @@ impl State {
                 cause: Some(Box::new(cause.clone())),
                 step: SuspendStep::Suspending,
                 kept,
-                wanted: Some(Wanted { by: by.clone(), at: now, to: None }),
+                wanted: Some(Wanted { by: by.clone(), at: now, to }),
                 ..Suspension::new(by)
             }));
         })

@@ -99,6 +99,7 @@ fn why(cause: &EndCause) -> String {
         EndCause::Requeued { by } => format!("put back into the queue by {by}"),
         EndCause::GrowthGuard(filling) => filling.to_string(),
         EndCause::Room { job } => format!("it makes room for job {job}"),
+        EndCause::Spread { to } => format!("GPU {} is idle, and it moves there", to.0),
         EndCause::Stuck { why } => format!("it is stuck: {why}"),
         EndCause::Evicted { job, slowdown, limit, .. } => {
             format!("job {job} is slowed down by {slowdown}, its limit is {limit}")
@@ -577,7 +578,7 @@ impl Stage {
             match key.as_str() {
                 "window" => o.window = span(v)?,
                 "sharing" => o.sharing = sharing(v)?,
-                "suspends" => o.suspends = yes(v)?,
+                "suspends" => (o.suspends, o.moves) = (yes(v)?, yes(v)?),
                 "user_jobs" => o.allowances.for_all.jobs = Some(number(v)?),
                 "user_gpus" => o.allowances.for_all.gpus = Some(number(v)?),
                 "user_gpu_hours" => o.allowances.for_all.gpu_hours = Some(number(v)?),

@@ -5,7 +5,7 @@
 //! something changes on it, and readings never go stale.
 
 use super::Setup;
-use super::knowledge::{Known, RunTimesKnown, bound};
+use super::knowledge::{Known, RunTimesKnown};
 use super::outcome::End;
 use super::outlooks::Outlooks;
 use super::scheduler::{Decision, Fate, Left, Look, Scheduler};
@@ -16,7 +16,7 @@ use carma_core::model::{
     EndCause, Exit, ExitStatus, GpuId, Job, JobId, NewJob, Phase, Placement, ProcessRef, Profile, Request,
     RunTime, SuspendStep, User,
 };
-use carma_core::plan::{Detail, Plan, ends, plan_in};
+use carma_core::plan::{Detail, Plan, ends, may_spread, plan_in};
 use carma_core::policy::{Gate, GateVerdict, Order};
 use carma_core::reading::{GpuInfo, Health};
 use carma_core::recovery::{Evidence, EvidenceKind, Said};
@@ -173,14 +173,14 @@ impl<'a> CoreScheduler<'a> {
     fn learn_memory(&mut self, now: Millis, job: JobIndex) {
         let command = self.command(job);
         let most = self.workload.jobs[job as usize].task.memory.iter().max().copied();
-        let Some(most) = most.filter(|most| self.known.ran(command, *most)) else { return };
-        let computed = bound(most, self.state.options());
+        let Some(computed) = most.and_then(|most| self.known.ran(command, most)) else { return };
+        let measured = Some(computed.likely);
         let waits = |job: &&Arc<Job>| {
             job.spec.command_key == command && matches!(job.phase, Phase::Pending | Phase::Held { .. })
         };
         let waiting: Vec<JobId> = self.state.jobs().values().filter(waits).map(|job| job.spec.id).collect();
         for job in waiting {
-            self.apply(now, &Input::Forecast { job, computed, measured: Some(most) });
+            self.apply(now, &Input::Forecast { job, computed, measured });
         }
     }
 
@@ -477,6 +477,7 @@ impl Scheduler for CoreScheduler<'_> {
         let (measured, next) = self.measure(now, world);
         let crowded = std::mem::take(&mut self.crowded);
         let none_waits = self.state.queue().is_empty() && self.state.halted().is_empty() && !measured;
+        let none_waits = none_waits && !(self.changed && may_spread(&self.state));
         if none_waits && !crowded {
             self.wake = next;
             return Vec::new();

@@ -88,19 +88,28 @@ impl Errors {
     }
 }
 
-/// A bound on what a command takes that was seen to take so much, as the daemon says it.
-pub(super) fn bound(most: MiB, options: &Options) -> Computed {
-    let upper = most + options.margin(most);
-    let (basis, coverage) = (Basis::Exact, 95);
-    Computed { need: most, likely: most, upper, basis, coverage, elastic: false, of_gpu: None }
+/// A bound on what a command takes of which so many runs took so much at most, as the daemon's history says it: with 5 % more, from the third run
+/// on 2 % (docs/reference/configuration.md, `exact-margin-percent`).
+fn bound(most: MiB, runs: u32) -> Computed {
+    bounded(most, Basis::Exact, if runs < 3 { 5 } else { 2 })
+}
+
+/// The same from runs of something alike: with 15 % more (`scaled-margin-percent`).
+fn scaled(most: MiB) -> Computed {
+    bounded(most, Basis::Scaled, 15)
+}
+
+fn bounded(most: MiB, basis: Basis, margin: u64) -> Computed {
+    let upper = most + most.percent(margin);
+    Computed { need: most, likely: most, upper, basis, coverage: 95, elastic: false, of_gpu: None }
 }
 
 /// What is known so far. A command is the first job of a task.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     knowledge: Knowledge,
-    /// Most memory that each command was seen to take.
-    memory: BTreeMap<u64, MiB>,
+    /// Most memory that each command was seen to take, and by how many runs.
+    memory: BTreeMap<u64, (MiB, u32)>,
     active: BTreeSet<u64>,
 }
 
@@ -112,33 +121,38 @@ impl Known {
     /// What is known of the memory of a task.
     pub(super) fn forecasts(&self, command: u64, task: &CatalogueTask, options: &Options) -> Forecasts {
         let errors = &self.knowledge.errors;
-        // The published policies go by the number alone.
-        let bound = |most| Some(bound(most, options)).filter(|_| options.policy.blind);
         let wrong = |memory: Option<MiB>| memory.map(|memory| errors.memory(command, memory));
+        // The published policies go by the number alone.
         match self.knowledge.tasks {
             TasksKnown::Catalogue => {
                 let known = task.forecasts;
                 let measured = wrong(known.estimates.of(Estimator::Measured));
                 let estimates = known.estimates.with(Estimator::Measured, measured);
-                let mut computed = measured.and_then(bound).or(known.computed);
                 // What is wrong is no measurement.
-                if let Some(bound) = computed.as_mut().filter(|_| errors.memory != 0.0) {
-                    bound.basis = Basis::Scaled;
-                }
+                let told = |most| if errors.memory == 0.0 { bound(most, 1) } else { scaled(most) };
+                let computed = measured.filter(|_| options.policy.blind).map(told).or(known.computed);
                 Forecasts { declared: wrong(known.declared), estimates, computed }
             }
             TasksKnown::Learned => {
-                let measured = self.memory.get(&command).copied();
+                let seen = self.memory.get(&command).copied();
+                let measured = seen.map(|(most, _)| most);
                 let estimates = Forecasts::default().estimates.with(Estimator::Measured, measured);
-                let computed = measured.and_then(bound);
+                let computed = seen.filter(|_| options.policy.blind).map(|(most, runs)| bound(most, runs));
                 Forecasts { estimates, computed, ..Forecasts::default() }
             }
         }
     }
 
-    /// A job of a command is over; whether that is news.
-    pub(super) fn ran(&mut self, command: u64, memory: MiB) -> bool {
-        self.learns_tasks() && self.memory.insert(command, memory) != Some(memory)
+    /// A job of a command is over: what is known of the command now, if that is news.
+    pub(super) fn ran(&mut self, command: u64, memory: MiB) -> Option<Computed> {
+        if !self.learns_tasks() {
+            return None;
+        }
+        let (most, runs) = self.memory.get(&command).copied().unwrap_or_default();
+        let (before, now) = ((most, runs), (most.max(memory), runs.saturating_add(1)));
+        self.memory.insert(command, now);
+        let told = |(most, runs)| bound(most, runs);
+        (runs == 0 || told(before) != told(now)).then(|| told(now))
     }
 
     /// A job of a command was alone on its GPUs for long enough; whether that is news.
