@@ -254,13 +254,14 @@ impl Engine {
         let life = self.parts.lives.of(placement.at);
         let name = self.parts.lives.short(id, placement);
         let group = self.parts.hierarchy.as_ref().ok().map(|h| h.group(&name));
-        let supervisor = match &job.phase {
-            Phase::Running { supervisor, .. } => Some(*supervisor),
-            _ => None,
+        let (supervisor, child) = match &job.phase {
+            Phase::Running { supervisor, child, .. } => (Some(*supervisor), *child),
+            _ => (None, None),
         };
         let here = self.parts.lives.present();
-        let found = adopt::find(&records, Known { life: &life, here, supervisor });
-        let watched = watch::Attempt { job: id, attempt, records, life, group, supervisor };
+        let known = Known { life: &life, here, supervisor, child, group: group.as_ref() };
+        let found = adopt::find(&records, known);
+        let watched = watch::Attempt { job: id, attempt, records, life, group, supervisor, child };
         let started =
             |supervisor, child| Input::Started { job: id, attempt, supervisor, child, sharing, note: None };
         match found {

@@ -1,11 +1,12 @@
 //! What became of an attempt whose supervisor this daemon has not seen end, or has.
 
+use super::cgroup::Group;
 use super::identity::Life;
 use super::record::{Claim, Records};
 use carma_core::model::{Exit, ExitStatus, ProcessRef};
 use carma_process::process;
 use rustix::fd::OwnedFd;
-use std::io;
+use std::io::{self, ErrorKind};
 
 /// What became of an attempt.
 #[derive(Debug)]
@@ -43,6 +44,10 @@ pub struct Known<'a> {
     pub here: &'a Life,
     /// Its supervisor, if the journal has seen it start.
     pub supervisor: Option<ProcessRef>,
+    /// Its first process, if the journal knows it.
+    pub child: Option<ProcessRef>,
+    /// Its cgroup, where attempts have one.
+    pub group: Option<&'a Group>,
 }
 
 /// Finds out what became of an attempt, and makes sure that it cannot start any more if it has not.
@@ -57,7 +62,11 @@ pub fn find(records: &Records, known: Known<'_>) -> io::Result<Found> {
     let open = |process: ProcessRef| if may_live { process::open(process) } else { Ok(None) };
     // Between two looks a claim may come, and an exit record.
     for _ in 0..3 {
-        let Some(record) = records.read()? else {
+        let read = match records.read() {
+            Err(e) if e.kind() == ErrorKind::InvalidData => return damaged(known, open, e),
+            read => read?,
+        };
+        let Some(record) = read else {
             if let Some(supervisor) = known.supervisor {
                 // It ran, and its record is gone: to start it again would be to run it twice.
                 return Ok(match open(supervisor)? {
@@ -74,8 +83,8 @@ pub fn find(records: &Records, known: Known<'_>) -> io::Result<Found> {
             return Ok(Found::Exited(exit));
         }
         let Claim::Supervisor(supervisor) = record.claim else { return Ok(Found::NeverStarted) };
-        let child = record.child;
         if let Some(pidfd) = open(supervisor)? {
+            let child = record.child;
             return Ok(Found::Alive { supervisor, child, pidfd });
         }
         // It is gone, and writes no more.
@@ -83,7 +92,8 @@ pub fn find(records: &Records, known: Known<'_>) -> io::Result<Found> {
         if let Some(exit) = record.exit {
             return Ok(Found::Exited(exit));
         }
-        return Ok(match record.child {
+        // A record may have lost its later lines with the power.
+        return Ok(match record.child.or(known.child) {
             Some(child) => match open(child)? {
                 Some(pidfd) => Found::Orphan { supervisor, child, pidfd },
                 None => unknown,
@@ -95,9 +105,37 @@ pub fn find(records: &Records, known: Known<'_>) -> io::Result<Found> {
     Err(io::Error::other("its record comes and goes"))
 }
 
+/// What became of an attempt whose record says nothing of use, as where the power was lost before its bytes were on the disk.
+/// Claims do not wait for the disk: 4 ms a launch, and it would change no verdict on what ran. Nothing is started again
+/// here, since what was claimed may have run. The error, where something of it may live that nobody can be told by.
+fn damaged(
+    known: Known<'_>,
+    open: impl Fn(ProcessRef) -> io::Result<Option<OwnedFd>>,
+    why: io::Error,
+) -> io::Result<Found> {
+    let unknown = Found::Exited(Exit::of(ExitStatus::Unknown));
+    if !known.life.is_of(known.here) {
+        return Ok(unknown);
+    }
+    // Whoever claimed it may be about to start it.
+    let Some(supervisor) = known.supervisor else { return Err(why) };
+    if let Some(pidfd) = open(supervisor)? {
+        return Ok(Found::Alive { supervisor, child: known.child, pidfd });
+    }
+    match known.child {
+        Some(child) => Ok(match open(child)? {
+            Some(pidfd) => Found::Orphan { supervisor, child, pidfd },
+            None => unknown,
+        }),
+        None if known.group.is_some_and(Group::is_populated) => Err(why),
+        None => Ok(unknown),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::cgroup::HostLimits;
     use crate::run::identity::AttemptId;
     use carma_core::model::JobId;
     use carma_core::units::Millis;
@@ -112,14 +150,28 @@ mod tests {
             Self { dir: tempfile::tempdir().unwrap(), life: Life::begin(Millis(1)).unwrap() }
         }
 
-        fn records(&self) -> Records {
+        fn id(&self) -> AttemptId {
             let Life { name, host, boot, .. } = self.life.clone();
-            let id = AttemptId { journal: "j".into(), life: name, host, boot, job: JobId(1), attempt: 1 };
-            Records::new(self.dir.path(), id)
+            AttemptId { journal: "j".into(), life: name, host, boot, job: JobId(1), attempt: 1 }
+        }
+
+        fn records(&self) -> Records {
+            Records::new(self.dir.path(), self.id())
         }
 
         fn find_in(&self, here: &Life, supervisor: Option<ProcessRef>) -> io::Result<Found> {
-            find(&self.records(), Known { life: &self.life, here, supervisor })
+            find(&self.records(), Known { here, supervisor, ..self.known() })
+        }
+
+        /// What is known of it here, before anything of it was seen.
+        fn known(&self) -> Known<'_> {
+            Known { life: &self.life, here: &self.life, supervisor: None, child: None, group: None }
+        }
+
+        /// The record as a power loss leaves it: its name was on the disk, its bytes were not.
+        fn empties(&self) {
+            self.records().claim(&Claim::Supervisor(GONE)).unwrap().unwrap();
+            std::fs::write(self.dir.path().join("1.1.record"), "").unwrap();
         }
 
         fn find(&self) -> Found {
@@ -168,6 +220,44 @@ mod tests {
         let mut claimed = other.records().claim(&Claim::Supervisor(GONE)).unwrap().unwrap();
         claimed.write_child(GONE).unwrap();
         assert!(matches!(other.find(), Found::Exited(Exit { status: ExitStatus::Unknown, .. })));
+    }
+
+    #[test]
+    fn a_damaged_record_holds_up_nothing_that_cannot_live() {
+        let case = Case::new();
+        case.empties();
+        let known = case.known();
+        let find = |known| find(&case.records(), known);
+        let is_over = |found| matches!(found, Ok(Found::Exited(Exit { status: ExitStatus::Unknown, .. })));
+        let later = Life { boot: "later".into(), ..case.life.clone() };
+        for (supervisor, child) in [(None, None), (Some(me()), Some(me()))] {
+            assert!(is_over(find(Known { here: &later, supervisor, child, ..known })));
+        }
+        // On this boot the journal says whom to look for.
+        let gone = Known { supervisor: Some(GONE), ..known };
+        assert!(is_over(find(gone)));
+        assert!(is_over(find(Known { child: Some(GONE), ..gone })));
+        assert!(matches!(find(Known { child: Some(me()), ..gone }), Ok(Found::Orphan { .. })));
+        assert!(matches!(find(Known { supervisor: Some(me()), ..known }), Ok(Found::Alive { .. })));
+        // Whose supervisor may live unseen, or whose first process in its cgroup, is not called dead.
+        assert!(find(known).is_err());
+        let groups = tempfile::tempdir().unwrap();
+        let group = Group::create(groups.path(), &case.id(), HostLimits::default()).unwrap();
+        let full = Known { group: Some(&group), ..gone };
+        std::fs::write(group.dir().join("cgroup.events"), "populated 1\n").unwrap();
+        assert!(find(full).is_err());
+        std::fs::write(group.dir().join("cgroup.events"), "populated 0\n").unwrap();
+        assert!(is_over(find(full)));
+    }
+
+    /// The claim was on the disk when the power was lost, what came after it was not.
+    #[test]
+    fn what_the_journal_saw_run_is_not_started_again_by_half_a_record() {
+        let case = Case::new();
+        case.records().claim(&Claim::Supervisor(GONE)).unwrap().unwrap();
+        let ran = Known { supervisor: Some(GONE), child: Some(GONE), ..case.known() };
+        let found = find(&case.records(), ran).unwrap();
+        assert!(matches!(found, Found::Exited(Exit { status: ExitStatus::Unknown, .. })));
     }
 
     #[test]

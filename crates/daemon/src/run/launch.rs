@@ -190,6 +190,7 @@ impl Context {
                     life: self.life.clone(),
                     group: self.hierarchy.as_ref().map(|h| h.group(&launch.id.short())),
                     supervisor: None,
+                    child: None,
                 };
                 self.watcher.spawned(attempt, child);
             }

@@ -53,6 +53,8 @@ pub struct Attempt {
     pub group: Option<Group>,
     /// Its supervisor, if it was seen to run.
     pub supervisor: Option<ProcessRef>,
+    /// Its first process, if that was seen.
+    pub child: Option<ProcessRef>,
 }
 
 struct Watched {
@@ -69,6 +71,8 @@ struct Watched {
     why: Option<String>,
     /// Set while its hello could not be read: its record says the same.
     unheard: bool,
+    /// Set once the log says that what became of it cannot be found out: it is asked again five times a second.
+    told: bool,
 }
 
 /// Watches supervisors and, where one was killed, the command that it left.
@@ -159,6 +163,7 @@ impl Watcher {
             orphan: false,
             why: None,
             unheard: false,
+            told: false,
         });
     }
 
@@ -172,10 +177,11 @@ impl Watcher {
             orphan,
             why: None,
             unheard: false,
+            told: false,
         });
     }
 
-    /// Watches an attempt of which nothing could be found out for the present.
+    /// Watches an attempt of which nothing could be found out for the present, which the log says already.
     pub fn undecided(&self, attempt: Attempt) {
         self.add(Watched {
             attempt,
@@ -185,6 +191,7 @@ impl Watcher {
             orphan: false,
             why: None,
             unheard: false,
+            told: true,
         });
     }
 
@@ -230,7 +237,7 @@ impl Watcher {
         let (job, attempt) = (entry.attempt.job, entry.attempt.attempt);
         match hello {
             Some(Hello::Running { supervisor, child }) => {
-                entry.attempt.supervisor = Some(supervisor);
+                (entry.attempt.supervisor, entry.attempt.child) = (Some(supervisor), Some(child));
                 (self.sink)(job, attempt, Event::Running { supervisor, child: Some(child) });
             }
             Some(Hello::NotClaimed { why }) => entry.why = Some(why),
@@ -303,13 +310,20 @@ impl Watcher {
     /// What became of an attempt whose supervisor is gone, or of which nothing was known.
     fn settle(&self, key: u64, mut entry: Watched) {
         let Attempt { job, attempt, .. } = entry.attempt;
-        let known =
-            Known { life: &entry.attempt.life, here: &self.here, supervisor: entry.attempt.supervisor };
+        let known = Known {
+            life: &entry.attempt.life,
+            here: &self.here,
+            supervisor: entry.attempt.supervisor,
+            child: entry.attempt.child,
+            group: entry.attempt.group.as_ref(),
+        };
         let event = match adopt::find(&entry.attempt.records, known) {
             Ok(Found::Exited(exit)) => Event::Exited(exit),
             Ok(Found::NeverStarted) => Event::NeverStarted { why: entry.why.take() },
             Ok(Found::Alive { supervisor, child, pidfd }) => {
                 entry.attempt.supervisor = Some(supervisor);
+                entry.attempt.child = child.or(entry.attempt.child);
+                entry.told = false;
                 (self.sink)(job, attempt, Event::Running { supervisor, child });
                 return self.watch_on(key, entry, pidfd);
             }
@@ -321,10 +335,16 @@ impl Watcher {
                     (self.sink)(job, attempt, Event::Running { supervisor, child: Some(child) });
                 }
                 entry.orphan = true;
+                entry.attempt.child = Some(child);
+                entry.told = false;
                 return self.watch_on(key, entry, pidfd);
             }
             Err(e) => {
-                tracing::warn!("what became of job {job} cannot be found out for the present: {e}");
+                if !std::mem::replace(&mut entry.told, true) {
+                    tracing::warn!(
+                        "what became of job {job} cannot be found out for the present: {e}; it is asked again until it can"
+                    );
+                }
                 self.lock().insert(key, entry);
                 return;
             }
@@ -427,13 +447,22 @@ mod tests {
         records.claim(&Claim::Supervisor(me)).unwrap().unwrap().write_child(me).unwrap();
         let pid = Pid::from_raw(supervisor.id().cast_signed()).unwrap();
         watcher.add(Watched {
-            attempt: Attempt { job: JobId(1), attempt: 1, records, life, group: None, supervisor: None },
+            attempt: Attempt {
+                job: JobId(1),
+                attempt: 1,
+                records,
+                life,
+                group: None,
+                supervisor: None,
+                child: None,
+            },
             pidfd: Some(pidfd_open(pid, PidfdFlags::empty()).unwrap()),
             pipe: Some(pipe),
             parent_of: None,
             orphan: false,
             why: None,
             unheard: false,
+            told: false,
         });
         let event = told.recv_timeout(Duration::from_secs(20)).unwrap();
         supervisor.kill().unwrap();
