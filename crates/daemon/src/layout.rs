@@ -40,6 +40,8 @@ pub(crate) struct Layout {
     pub(crate) pace: PathBuf,
     /// Pipes of MPS.
     pub(crate) mps: PathBuf,
+    /// The state directory by device and inode: one that was moved is the same, a copy is not.
+    pub(crate) place: String,
     /// Socket of virtual GPUs.
     pub(crate) virtual_gpus: PathBuf,
     /// Held as long as the daemon lives.
@@ -53,6 +55,7 @@ impl Layout {
         own_dir(state_dir, 0o700)?;
         close_files(state_dir)?;
         let lock = lock(state_dir)?;
+        let place = place(state_dir).map_err(path_error("cannot look at", state_dir))?;
         let run = state_dir.join("run");
         // What cannot be told now must not count as gone: running jobs would be given up.
         let run_was_there = run.try_exists().map_err(path_error("cannot look for", &run))?;
@@ -61,7 +64,7 @@ impl Layout {
         own_dir(&logs, 0o700)?;
         let recorder = state_dir.join("recorder");
         own_dir(&recorder, 0o700)?;
-        let runtime = runtime(state_dir, as_root)?;
+        let runtime = runtime(state_dir, &place, as_root)?;
         let (pace, mps) = (runtime.join("pace"), runtime.join("mps"));
         own_dir(&pace, 0o711)?;
         own_dir(&mps, 0o711)?;
@@ -75,6 +78,7 @@ impl Layout {
             runtime,
             pace,
             mps,
+            place,
             _lock: lock,
         })
     }
@@ -154,8 +158,8 @@ pub(crate) fn lock(state_dir: &Path) -> Result<File, ServeError> {
 /// A directory outside the state directory for what users must reach. The same after a restart, since jobs keep the
 /// names. In memory where there is such a file system: on a disk, a heartbeat file costs a task half a millisecond a
 /// step.
-fn runtime(state_dir: &Path, as_root: bool) -> Result<PathBuf, ServeError> {
-    if let Some(dir) = in_memory(state_dir, as_root) {
+fn runtime(state_dir: &Path, place: &str, as_root: bool) -> Result<PathBuf, ServeError> {
+    if let Some(dir) = in_memory(place, as_root) {
         return Ok(dir);
     }
     let mut beside = state_dir.as_os_str().to_owned();
@@ -175,14 +179,17 @@ fn runtime(state_dir: &Path, as_root: bool) -> Result<PathBuf, ServeError> {
 
 /// Root's is in `/run`: of `/dev/shm` logind removes what belongs to a user when that user logs out (`RemoveIPC=`).
 /// `None`: there is no such file system, or something else was put in its place.
-fn in_memory(state_dir: &Path, as_root: bool) -> Option<PathBuf> {
-    let state = fs::canonicalize(state_dir).ok()?.metadata().ok()?;
+fn in_memory(place: &str, as_root: bool) -> Option<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
-    // Device and inode name the state directory, and are short.
-    let place = if as_root { "/run" } else { "/dev/shm" };
-    let dir = Path::new(place).join(format!("carma-{uid}-{:x}-{:x}", state.dev(), state.ino()));
+    let dir = Path::new(if as_root { "/run" } else { "/dev/shm" }).join(format!("carma-{uid}-{place}"));
     make_searchable(&dir).ok()?;
     Some(dir)
+}
+
+/// Device and inode, which name the state directory, and are short.
+fn place(state_dir: &Path) -> io::Result<String> {
+    let state = fs::metadata(state_dir)?;
+    Ok(format!("{:x}-{:x}", state.dev(), state.ino()))
 }
 
 /// A directory of ours that others may pass through.

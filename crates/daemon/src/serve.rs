@@ -16,7 +16,7 @@ use crate::notify::{Notify, Watchdog};
 use crate::people::{self, People};
 use crate::perform::Performer;
 use crate::recorder::{self, Recorder};
-use crate::run::cgroup::Hierarchy;
+use crate::run::cgroup::{Hierarchy, Names};
 use crate::run::identity::Life;
 use crate::run::launch::{Context, Launcher, Report};
 use crate::run::lives::Lives;
@@ -231,12 +231,18 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let durations = Durations::new(&journal.run_times()?);
     // Later than all that the journal holds, so that its life can be told from what came before.
     let clock = Clock::start(state.now().max(journal.latest()?) + Millis(1), options.speed);
-    let life = Life::begin(clock.now()).map_err(system("cannot begin"))?;
+    let life = Life::begin(clock.now(), &layout.place).map_err(system("cannot begin"))?;
     let earlier = journal.lives()?.into_iter().map(Into::into).collect();
     let lives = Lives::begin(layout.run.clone(), journal.id().to_owned(), earlier, life.clone());
     let lives = lives.map_err(path_error("cannot make the directory of the records in", &layout.run))?;
     journal.begin_life(life.started, &life.name, &life.host, &life.boot)?;
-    let hierarchy = Hierarchy::prepare(as_root, &journal.id()[..8]).map(Arc::new);
+    if lives.is_copy() {
+        tracing::warn!(
+            "{} is a copy of another state directory: jobs that ran when it was made are not this daemon's, and end here with an unknown status",
+            options.state_dir.display()
+        );
+    }
+    let hierarchy = Hierarchy::prepare(as_root, &Names::of(journal.id(), &lives)).map(Arc::new);
     let cgroups = cgroups_view(&hierarchy);
     let groups = cgroups.dir.clone();
     match &hierarchy {

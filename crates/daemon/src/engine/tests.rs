@@ -54,7 +54,7 @@ impl Machine {
         let mut journal = journal(&dir);
         let state = journal.recover().unwrap();
         let clock = Clock::start(Millis(1), 1);
-        let life = Life::begin(Millis(1)).unwrap();
+        let life = Life::begin(Millis(1), "1-2").unwrap();
         let lives = Lives::begin(run, journal.id().to_owned(), Vec::new(), life.clone()).unwrap();
         let watcher = Watcher::start(life.clone(), Box::new(|_, _, _| ())).unwrap();
         let paces = Paces::start(pace, clock).unwrap();

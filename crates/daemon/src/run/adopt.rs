@@ -98,7 +98,8 @@ pub fn find(records: &Records, known: Known<'_>) -> io::Result<Found> {
                 Some(pidfd) => Found::Orphan { supervisor, child, pidfd },
                 None => unknown,
             },
-            None if record.tells_of_child => Found::NeverStarted,
+            // A copy of a state directory does not show what came after the claim.
+            None if record.tells_of_child && !known.life.is_elsewhere(known.here) => Found::NeverStarted,
             None => unknown,
         });
     }
@@ -147,7 +148,7 @@ mod tests {
 
     impl Case {
         fn new() -> Self {
-            Self { dir: tempfile::tempdir().unwrap(), life: Life::begin(Millis(1)).unwrap() }
+            Self { dir: tempfile::tempdir().unwrap(), life: Life::begin(Millis(1), "1-2").unwrap() }
         }
 
         fn id(&self) -> AttemptId {

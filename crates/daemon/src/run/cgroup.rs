@@ -4,7 +4,8 @@
 //! Three ways to a place for them, see [`Hierarchy::prepare`]. Where none is open, processes are tracked by session and
 //! ancestry, as far as that goes, and there are no limits.
 
-use super::identity::AttemptId;
+use super::identity::{AttemptId, Life, short};
+use super::lives::Lives;
 use carma_api::wire::HostLimitsView;
 use carma_core::model::{HostUse, JobId};
 use carma_core::units::{MiB, Millis};
@@ -81,13 +82,43 @@ impl HostLimits {
     }
 }
 
+/// What the group of a daemon is called where it is not the service manager's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    /// By journal and state directory: a daemon on a copy of that has another, and ends nothing in this one.
+    present: String,
+    /// By the journal alone, as before (carma before 0.2).
+    before: String,
+    /// The lives whose attempts may have groups there.
+    lives: Vec<String>,
+}
+
+impl Names {
+    /// Those of a daemon on this journal.
+    #[must_use]
+    pub fn of(journal: &str, lives: &Lives) -> Self {
+        let before = format!("carma-{}", short(journal));
+        let Life { place, .. } = lives.present();
+        let present = place.as_ref().map_or_else(|| before.clone(), |place| format!("{before}-{place}"));
+        Self { present, before, lives: lives.unmarked() }
+    }
+}
+
+/// Where the groups of attempts are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Base {
+    /// Directory of the group.
+    dir: PathBuf,
+    /// The same as `/proc/PID/cgroup` names it.
+    name: String,
+}
+
 /// Where the groups of all attempts are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Directory of the group.
-    base: PathBuf,
-    /// The same as `/proc/PID/cgroup` names it.
-    name: String,
+    base: Base,
+    /// Where those of an older carma are that may go on, and of which lives they are: others there are none of ours.
+    earlier: Option<(Base, Vec<String>)>,
     /// Controllers that the groups have.
     controllers: Vec<String>,
 }
@@ -96,28 +127,32 @@ impl Hierarchy {
     /// Makes the place: beside the daemon, where its manager gave it a subtree (`Delegate=yes` and
     /// `DelegateSubgroup=daemon`, systemd 254 and later); at the top, as root; below the daemon's own group where a user
     /// may write there (then without limits: the kernel gives no controllers to groups below one with processes).
-    /// `tag` tells the daemons of one machine apart.
+    /// `names` tell the daemons of one machine apart.
     ///
     /// # Errors
     /// Why there is none, in words.
-    pub fn prepare(as_root: bool, tag: &str) -> Result<Self, String> {
+    pub fn prepare(as_root: bool, names: &Names) -> Result<Self, String> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").map_err(|e| e.to_string())?;
         let mount = mount_point(&mounts)
             .ok_or("no cgroup v2 hierarchy is mounted (mount -t cgroup2 none /sys/fs/cgroup)")?;
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|e| e.to_string())?;
         let own = own_group(&own).ok_or("the daemon is in no cgroup v2")?.to_owned();
-        Self::prepare_at(&mount, &own, as_root, tag)
+        Self::prepare_at(&mount, &own, as_root, names)
     }
 
-    fn prepare_at(mount: &Path, own: &str, as_root: bool, tag: &str) -> Result<Self, String> {
+    fn prepare_at(mount: &Path, own: &str, as_root: bool, names: &Names) -> Result<Self, String> {
         let in_subgroup = own.strip_suffix("/daemon").filter(|parent| !parent.is_empty());
         let (parent, leaf) = match in_subgroup {
-            Some(parent) => (parent.to_owned(), "jobs".to_owned()),
-            None if as_root => (String::new(), format!("carma-{tag}")),
-            None => (own.trim_end_matches('/').to_owned(), format!("carma-{tag}")),
+            Some(parent) => (parent, "jobs"),
+            None if as_root => ("", &*names.present),
+            None => (own.trim_end_matches('/'), &*names.present),
         };
         let parent_dir = mount.join(parent.trim_start_matches('/'));
-        let base = parent_dir.join(&leaf);
+        let below = |leaf: &str| Base { dir: parent_dir.join(leaf), name: format!("{parent}/{leaf}") };
+        let Base { dir: base, name } = below(leaf);
+        let earlier = (in_subgroup.is_none() && !names.lives.is_empty() && names.before != names.present)
+            .then(|| (below(&names.before), names.lives.clone()))
+            .filter(|(base, _)| base.dir.is_dir());
         make(&base).map_err(|e| {
             let dir = base.display();
             format!(
@@ -135,13 +170,13 @@ impl Hierarchy {
         if !base.join("cgroup.kill").exists() {
             return Err(format!("the kernel has no cgroup.kill (Linux 5.14) in {}", base.display()));
         }
-        Ok(Self { base, name: format!("{parent}/{leaf}"), controllers })
+        Ok(Self { base: Base { dir: base, name }, earlier, controllers })
     }
 
     /// Directory of the groups.
     #[must_use]
     pub fn dir(&self) -> &Path {
-        &self.base
+        &self.base.dir
     }
 
     /// Controllers that the groups have.
@@ -159,36 +194,61 @@ impl Hierarchy {
     /// The group of an attempt, by its short name. It may not exist.
     #[must_use]
     pub fn group(&self, short: &str) -> Group {
-        Group { dir: self.base.join(short) }
+        let earlier = self.earlier.as_ref().map(|(base, _)| base.dir.join(short)).filter(|dir| dir.is_dir());
+        Group { dir: earlier.unwrap_or_else(|| self.base.dir.join(short)) }
     }
 
     /// The job whose group a process is in.
     #[must_use]
     pub fn job_of(&self, pid: u32) -> Option<JobId> {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        job_in(own_group(&text)?, &self.name)
+        self.job_in(own_group(&text)?)
+    }
+
+    fn job_in(&self, group: &str) -> Option<JobId> {
+        let earlier = || {
+            let (base, lives) = self.earlier.as_ref()?;
+            attempt_in(group, &base.name).filter(|attempt| is_of(attempt, lives))
+        };
+        let attempt = attempt_in(group, &self.base.name).or_else(earlier)?;
+        attempt.split('.').next()?.parse().ok().map(JobId)
     }
 
     /// Ends and removes the groups of attempts that are over.
     pub fn sweep(&self, live: &[String]) {
-        for entry in fs::read_dir(&self.base).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let is_group = entry.file_type().is_ok_and(|kind| kind.is_dir());
-            if is_group && !live.iter().any(|live| name == **live) {
-                let group = Group { dir: entry.path() };
-                if group.is_populated() {
-                    tracing::warn!("what job {} left running is ended", name.display());
-                    let _ = group.kill();
-                }
-                group.remove();
-            }
+        sweep(&self.base.dir, |name| !live.iter().any(|live| live == name));
+        if let Some((base, lives)) = &self.earlier {
+            sweep(&base.dir, |name| is_of(name, lives) && !live.iter().any(|live| live == name));
+            // Once it is empty.
+            let _ = fs::remove_dir(&base.dir);
         }
     }
 }
 
-fn job_in(group: &str, base: &str) -> Option<JobId> {
-    let rest = group.strip_prefix(base)?.strip_prefix('/')?;
-    rest.split(['.', '/']).next()?.parse().ok().map(JobId)
+/// Ends and removes groups of attempts, by their names.
+fn sweep(base: &Path, is_over: impl Fn(&str) -> bool) {
+    for entry in fs::read_dir(base).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let is_group = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        if is_group && name.to_str().is_none_or(&is_over) {
+            let group = Group { dir: entry.path() };
+            if group.is_populated() {
+                tracing::warn!("what job {} left running is ended", name.display());
+                let _ = group.kill();
+            }
+            group.remove();
+        }
+    }
+}
+
+/// The attempt whose group, or a group below that, this is.
+fn attempt_in<'a>(group: &'a str, base: &str) -> Option<&'a str> {
+    group.strip_prefix(base)?.strip_prefix('/')?.split('/').next()
+}
+
+/// Whether an attempt, by its short name, is of one of these lives.
+fn is_of(attempt: &str, lives: &[String]) -> bool {
+    attempt.rsplit('.').next().is_some_and(|life| lives.iter().any(|known| known == life))
 }
 
 /// The path of the version 2 hierarchy in `/proc/PID/cgroup`.
@@ -411,11 +471,64 @@ mod tests {
 
     #[test]
     fn groups_name_their_jobs() {
-        let base = "/carma-1f";
-        assert_eq!(job_in("/carma-1f/7.2.01234567", base), Some(JobId(7)));
-        assert_eq!(job_in("/carma-1f/7.2.01234567/below", base), Some(JobId(7)));
-        assert_eq!(job_in("/carma-1fx/7.2.0", base), None);
-        assert_eq!(job_in("/user.slice/7.2.0", base), None);
+        let base = |name: &str| Base { dir: PathBuf::new(), name: name.to_owned() };
+        let earlier = Some((base("/carma-1f"), vec!["01234567".to_owned()]));
+        let here = Hierarchy { base: base("/carma-1f-1-2"), earlier, controllers: Vec::new() };
+        for (group, job) in [
+            ("/carma-1f-1-2/7.2.89abcdef", Some(7)),
+            ("/carma-1f-1-2/7.2.89abcdef/below", Some(7)),
+            ("/carma-1f-1-3/7.2.89abcdef", None),
+            ("/carma-1f/7.2.01234567/below", Some(7)),
+            ("/carma-1f/7.2.89abcdef", None),
+            ("/carma-1fx/7.2.01234567", None),
+            ("/user.slice/7.2.01234567", None),
+        ] {
+            assert_eq!(here.job_in(group), job.map(JobId), "{group}");
+        }
+    }
+
+    /// Directories in place of a hierarchy. A daemon on a copy of a state directory, made by an older carma or not.
+    #[test]
+    fn groups_of_another_state_directory_are_left_alone() {
+        let mount = tempfile::tempdir().unwrap();
+        let make = |base: &str, group: &str| {
+            let dir = mount.path().join(base);
+            fs::create_dir_all(dir.join(group)).unwrap();
+            fs::write(dir.join("cgroup.kill"), "").unwrap();
+        };
+        let names = |place: &str, lives: &[&str]| Names {
+            present: format!("carma-1f-{place}"),
+            before: "carma-1f".into(),
+            lives: lives.iter().map(ToString::to_string).collect(),
+        };
+        make("carma-1f-1-2", "1.1.aaaaaaaa");
+        make("carma-1f-1-2", "2.1.aaaaaaaa");
+        make("carma-1f-1-3", "1.1.bbbbbbbb");
+        make("carma-1f", "1.1.cccccccc");
+        make("carma-1f", "2.1.cccccccc");
+        make("carma-1f", "1.1.dddddddd");
+        let left = |base: &str| {
+            let dirs = fs::read_dir(mount.path().join(base)).unwrap().flatten();
+            let mut names: Vec<_> =
+                dirs.filter(|e| e.path().is_dir()).map(|e| e.file_name().into_string().unwrap()).collect();
+            names.sort();
+            names
+        };
+        let at = |names: &Names| Hierarchy::prepare_at(mount.path(), "/x", true, names).unwrap();
+        let copy = at(&names("1-3", &[]));
+        copy.sweep(&[]);
+        assert!(left("carma-1f-1-3").is_empty());
+        assert_eq!(left("carma-1f-1-2"), ["1.1.aaaaaaaa", "2.1.aaaaaaaa"]);
+        let first = at(&names("1-2", &["cccccccc"]));
+        assert!(first.group("1.1.cccccccc").dir.ends_with("carma-1f/1.1.cccccccc"), "as it was made");
+        assert!(first.group("1.1.aaaaaaaa").dir.ends_with("carma-1f-1-2/1.1.aaaaaaaa"));
+        first.sweep(&["1.1.aaaaaaaa".into(), "1.1.cccccccc".into()]);
+        assert_eq!(left("carma-1f-1-2"), ["1.1.aaaaaaaa"]);
+        assert_eq!(
+            left("carma-1f"),
+            ["1.1.cccccccc", "1.1.dddddddd"],
+            "one of a life that is not ours stays"
+        );
     }
 
     #[test]
@@ -460,7 +573,8 @@ mod tests {
             eprintln!("SKIPPED: making a cgroup at the top needs root");
             return;
         }
-        let hierarchy = match Hierarchy::prepare(true, "test") {
+        let names = Names { present: "carma-test".into(), before: "carma-test".into(), lives: Vec::new() };
+        let hierarchy = match Hierarchy::prepare(true, &names) {
             Ok(hierarchy) => hierarchy,
             Err(why) => return eprintln!("SKIPPED: {why}"),
         };

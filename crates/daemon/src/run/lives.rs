@@ -1,13 +1,16 @@
 //! The lives of the daemon whose attempts are still under way, and the directories of their records.
 
-use super::identity::{AttemptId, Life};
+use super::identity::{AttemptId, Life, short};
 use super::record::Records;
 use carma_core::model::{JobId, Placement};
 use carma_core::units::Millis;
 use std::fs::{self, DirBuilder, File};
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::PathBuf;
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// File in the directory of a life that says in which state directory it was ([`Life::place`]): copied with it, and wrong then.
+const PLACE: &str = "place";
 
 /// The present life and earlier ones.
 #[derive(Debug)]
@@ -23,11 +26,20 @@ impl Lives {
     /// Begins the present life: its directory is on the disk before anything is decided in it.
     ///
     /// # Errors
-    /// When the directory cannot be made.
-    pub fn begin(run: PathBuf, journal: String, earlier: Vec<Life>, present: Life) -> io::Result<Self> {
+    /// When the directory cannot be made, or the mark of an earlier one cannot be read now.
+    pub fn begin(run: PathBuf, journal: String, mut earlier: Vec<Life>, present: Life) -> io::Result<Self> {
+        for life in earlier.iter_mut().filter(|life| !life.name.is_empty()) {
+            life.place = marked(&run.join(&life.name).join(PLACE))?;
+        }
         let lives =
             Self { run, journal, lives: earlier.into_iter().chain([present.clone()]).collect(), present };
-        DirBuilder::new().mode(0o700).create(lives.dir(&lives.present))?;
+        let dir = lives.dir(&lives.present);
+        DirBuilder::new().mode(0o700).create(&dir)?;
+        if let Some(place) = &lives.present.place {
+            let mut mark = File::options().write(true).create_new(true).mode(0o600).open(dir.join(PLACE))?;
+            // Not waited for: who has lost it with the power is of another boot.
+            mark.write_all(place.as_bytes())?;
+        }
         File::open(&lives.run)?.sync_all()?;
         Ok(lives)
     }
@@ -41,6 +53,19 @@ impl Lives {
     #[must_use]
     pub const fn present(&self) -> &Life {
         &self.present
+    }
+
+    /// Whether any earlier life was that of another state directory, of which this one is a copy.
+    #[must_use]
+    pub fn is_copy(&self) -> bool {
+        self.lives.iter().any(|life| life.is_elsewhere(&self.present))
+    }
+
+    /// Earlier lives of daemons that kept no mark of their state directory, as names of attempts have them.
+    #[must_use]
+    pub fn unmarked(&self) -> Vec<String> {
+        let unmarked = self.lives.iter().filter(|life| life.place.is_none() && !life.name.is_empty());
+        unmarked.map(|life| short(&life.name).to_owned()).collect()
     }
 
     /// Directory of the records of the present life.
@@ -128,12 +153,24 @@ impl Lives {
     }
 }
 
+/// What a mark says. `None`: there is none of use.
+fn marked(path: &Path) -> io::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(place) => Ok(Some(place).filter(|place| !place.is_empty())),
+        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::InvalidData) => Ok(None),
+        Err(e) => Err(io::Error::new(e.kind(), format!("{}: {e}", path.display()))),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::adopt::{Found, Known, find};
     use crate::run::record::Claim;
     use carma_core::explain::Reason;
     use carma_core::model::SharingMode;
+    use carma_core::model::{Exit, ExitStatus, ProcessRef};
+    use carma_process::process;
 
     fn placed(at: u64) -> Placement {
         Placement {
@@ -154,7 +191,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let run = dir.path().to_owned();
         let begin = |earlier, at| {
-            let life = Life::begin(Millis(at)).unwrap();
+            let life = Life::begin(Millis(at), "1-2").unwrap();
             Lives::begin(run.clone(), "j".into(), earlier, life).unwrap()
         };
         fs::write(run.join("3.1.record"), "of before").unwrap();
@@ -174,5 +211,51 @@ mod tests {
         assert_eq!(second.lives.len(), 1);
         // A supervisor of that life that comes late starts nothing.
         assert!(before.claim(&Claim::Fenced).unwrap().is_none());
+    }
+
+    /// What was found in a state directory of a job that runs, by a daemon of this place.
+    fn adopted(run: &Path, life: &Life, place: &str, supervisor: ProcessRef) -> (Lives, Found) {
+        let earlier = vec![Life { place: None, ..life.clone() }];
+        let here = Life::begin(Millis(200), place).unwrap();
+        let lives = Lives::begin(run.to_owned(), "j".into(), earlier, here).unwrap();
+        let (records, life) = (lives.records(JobId(1), &placed(150)), lives.of(Millis(150)));
+        let known = Known {
+            life: &life,
+            here: lives.present(),
+            supervisor: Some(supervisor),
+            child: None,
+            group: None,
+        };
+        let found = find(&records, known).unwrap();
+        (lives, found)
+    }
+
+    /// `cp -a state copy`, while a job runs: it is the first daemon's. `mv state moved`: it is still that one's.
+    #[test]
+    fn what_was_started_from_a_state_directory_is_not_that_of_a_copy() {
+        let dir = tempfile::tempdir().unwrap();
+        let (run, copy) = (dir.path().join("run"), dir.path().join("copy"));
+        fs::create_dir(&run).unwrap();
+        let life = Life::begin(Millis(100), "1-2").unwrap();
+        let first = Lives::begin(run.clone(), "j".into(), Vec::new(), life.clone()).unwrap();
+        let me = process::identify(std::process::id()).unwrap();
+        first.records(JobId(1), &placed(150)).claim(&Claim::Supervisor(me)).unwrap().unwrap();
+        let copied = |from: &Path, to: &Path| {
+            fs::create_dir_all(to.join(&life.name)).unwrap();
+            for file in fs::read_dir(from.join(&life.name)).unwrap().flatten() {
+                fs::copy(file.path(), to.join(&life.name).join(file.file_name())).unwrap();
+            }
+        };
+        copied(&run, &copy);
+        let (lives, found) = adopted(&copy, &life, "1-3", me);
+        assert!(matches!(found, Found::Exited(Exit { status: ExitStatus::Unknown, .. })), "{found:?}");
+        assert!(lives.is_copy() && lives.unmarked().is_empty());
+        let (lives, found) = adopted(&run, &life, "1-2", me);
+        assert!(matches!(found, Found::Alive { .. }) && !lives.is_copy(), "{found:?}");
+        // Of a daemon that left no mark: an upgrade goes on.
+        fs::remove_file(run.join(&life.name).join(PLACE)).unwrap();
+        let (lives, found) = adopted(&run, &life, "1-2", me);
+        assert!(matches!(found, Found::Alive { .. }) && !lives.is_copy(), "{found:?}");
+        assert_eq!(lives.unmarked(), [short(&life.name)]);
     }
 }

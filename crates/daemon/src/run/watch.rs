@@ -428,7 +428,7 @@ mod tests {
     /// What is told of a supervisor with a record of its command, which has said this through this pipe.
     fn told_of(pipe: OwnedFd, hello: impl FnOnce(ProcessRef)) -> (Event, ProcessRef) {
         let dir = tempfile::tempdir().unwrap();
-        let life = Life::begin(Millis(0)).unwrap();
+        let life = Life::begin(Millis(0), "1-2").unwrap();
         let id = AttemptId {
             journal: "j".into(),
             life: life.name.clone(),
