@@ -137,6 +137,9 @@ pub struct Engine {
     done: Vec<Records>,
     /// An attempt of an earlier life is over: that life may be, too.
     sweep_due: bool,
+    /// Set until the disk has taken what was found at the start: jobs that were about to leave their GPUs or to come back then
+    /// wait for it.
+    adopting: bool,
     waiters: Waiters,
     /// What the submissions of live jobs take.
     submissions: Submissions,
@@ -177,6 +180,7 @@ impl Engine {
             actions: Vec::new(),
             done: Vec::new(),
             sweep_due: false,
+            adopting: false,
             waiters: Waiters::default(),
             submissions: Submissions::default(),
             viewers: Vec::new(),
@@ -218,6 +222,7 @@ impl Engine {
         for id in active {
             self.adopt_one(id);
         }
+        self.adopting = true;
         self.turn_end();
         self.sweep();
         self.update_roster();
@@ -1095,6 +1100,7 @@ impl Engine {
                 fault::inject(Point::AfterDecision);
             }
         }
+        self.adopting = false;
         let batch = std::mem::take(&mut self.batch);
         audit::happened(&self.state, &batch.inputs, &batch.finished);
         for finished in &batch.finished {
@@ -1206,6 +1212,13 @@ impl Engine {
                 self.parts.slowdowns.restore(&slowdowns);
                 self.count_submissions();
                 self.submitted.retain(|id, _| self.state.job(*id).is_some());
+                if self.adopting {
+                    // Their errands were among what is not done now, and nobody decides on them again. Of one that turns out to
+                    // be over nothing is done.
+                    for id in self.state.halted().iter().copied().collect::<Vec<_>>() {
+                        self.suspend_on(id);
+                    }
+                }
             }
             Err(e) => {
                 // Neither writing nor reading works: going on would mean to decide on guesses.

@@ -22,7 +22,7 @@ fn percentiles_of_few_values() {
     assert_eq!(percentile(&[5, 1, 3], 99), 5);
 }
 
-const SUPERVISOR: ProcessRef = ProcessRef { pid: u32::MAX, start_ticks: 1 };
+const SUPERVISOR: ProcessRef = ProcessRef { pid: u32::MAX >> 2, start_ticks: 1 };
 
 /// An engine with a journal and two GPUs, without a sampler: readings and jobs come as inputs.
 struct Machine {
@@ -278,6 +278,38 @@ fn what_came_of_a_suspension_is_not_lost_with_a_commit() {
         assert_eq!(job.suspension().map(|suspension| suspension.step), step, "{outcome:?}");
         let told = job.halt().and_then(|halt| halt.failed.as_deref());
         assert_eq!(told, matches!(outcome, Failed { .. }).then_some("out of memory"));
+    }
+}
+
+/// A disk that is full when the daemon comes back must not leave a job between its GPU and the host until the next start.
+#[test]
+fn a_suspension_goes_on_though_the_disk_refuses_what_was_found_at_the_start() {
+    for comes_back in [false, true] {
+        let mut machine = Machine::new();
+        let job = machine.runs(0, MiB::gib(4));
+        machine.suspends(job);
+        if comes_back {
+            machine.is_off(job);
+            machine.comes_back(job);
+        }
+        // Its command goes on: as which this process stands.
+        let me = carma_process::process::identify(std::process::id()).unwrap();
+        let record = machine.engine.parts.lives.present_dir().join(format!("{job}.1.record"));
+        let line = format!("{{\"child\":{{\"pid\":{},\"start_ticks\":{}}}}}\n", me.pid, me.start_ticks);
+        let mut file = std::fs::File::options().append(true).open(record).unwrap();
+        std::io::Write::write_all(&mut file, line.as_bytes()).unwrap();
+        let (tell, told) = mpsc::channel();
+        let suspender = &mut machine.engine.parts.performer.suspender;
+        suspender.driver = Err("there is no driver".into());
+        suspender.report = Arc::new(move |job, _, outcome| drop(tell.send((job, outcome))));
+        machine.refuses();
+        machine.engine.adopt(Vec::new());
+        assert!(told.try_recv().is_err(), "nothing is done that the disk has not taken");
+        machine.engine.turn(Duration::ZERO);
+        let (of, outcome) = told.try_recv().unwrap();
+        assert!(of == job && matches!(outcome, suspend::Outcome::Failed { .. }), "{outcome:?}");
+        machine.engine.turn(Duration::ZERO);
+        assert!(told.try_recv().is_err(), "and it is done once");
     }
 }
 
