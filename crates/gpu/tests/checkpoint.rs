@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
 
 use carma_gpu::checkpoint::cuda::{self, Cuda};
-use carma_gpu::checkpoint::steps::{resume, suspend};
+use carma_gpu::checkpoint::steps::{resume, suspend, suspend_again};
 use carma_gpu::checkpoint::{Checkpoint, ProcessState, swap};
 use fake_cuda::{Fault, Process, State};
 use std::path::PathBuf;
@@ -161,6 +161,21 @@ fn what_was_cut_off_is_done_to_its_end() {
             }
         }
     }
+}
+
+#[test]
+fn where_nobody_tells_of_one_that_was_taken_off_before_it_is_not_said_to_run() {
+    let machine = Machine::with(2);
+    machine.change(|state| state.processes.get_mut(&machine.pids[0]).unwrap().state = 2);
+    for pid in &machine.pids {
+        machine.fault("cuCheckpointProcessGetState", fails(999, *pid));
+        let failed = suspend_again(&machine.cuda, &machine.pids, &machine.pids, LOCK).unwrap_err();
+        assert!(failed.stuck.is_some(), "{failed:?}");
+        assert_eq!(machine.states()[0], if *pid == machine.pids[0] { 2 } else { 0 }, "what can go on does");
+    }
+    // Where nothing was done before, there is nothing to undo.
+    let failed = suspend(&machine.cuda, &machine.pids, LOCK).unwrap_err();
+    assert!(failed.stuck.is_none(), "{failed:?}");
 }
 
 #[test]

@@ -41,10 +41,24 @@ pub struct Failed {
 /// # Errors
 /// What went wrong. Unless it is stuck, all of them run on where they were.
 pub fn suspend(driver: &dyn Checkpoint, pids: &[u32], lock: Duration) -> Result<Took, Failed> {
+    suspend_again(driver, pids, &[], lock)
+}
+
+/// The same once it was begun: `touched` are those of the processes that may be off their GPUs by now, or locked. Where the
+/// driver does not tell of one of them, it is not known to run.
+///
+/// # Errors
+/// What went wrong. Unless it is stuck, all of them run on where they were.
+pub fn suspend_again(
+    driver: &dyn Checkpoint,
+    pids: &[u32],
+    touched: &[u32],
+    lock: Duration,
+) -> Result<Took, Failed> {
     let mut took = Took::default();
     // One that the driver does not know is found before anything is done to the others.
     let states: Vec<_> = pids.iter().map(|pid| (*pid, state(driver, *pid))).collect();
-    let known = |(pid, state): &(u32, Result<_, _>)| state.is_ok().then_some(*pid);
+    let known = |(pid, state): &(u32, Result<_, _>)| (state.is_ok() || touched.contains(pid)).then_some(*pid);
     let pids: Vec<u32> = states.iter().filter_map(known).collect();
     let unknown = states.into_iter().find_map(|(_, state)| state.err());
     let done = || -> Result<(), CheckpointError> {

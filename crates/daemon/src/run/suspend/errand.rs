@@ -3,13 +3,13 @@
 use super::Driver;
 use carma_core::model::ProcessRef;
 use carma_gpu::Checkpoint;
-use carma_gpu::checkpoint::steps::{Failed, Took, resume, suspend};
+use carma_gpu::checkpoint::steps::{Failed, Took, resume, suspend_again};
 use carma_gpu::checkpoint::{Pair, cuda};
 use carma_process::process;
 use carma_virtual_gpu::VirtualCheckpoint;
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Seek, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -92,6 +92,8 @@ impl Errand {
         // A number that another process has by now does not count.
         processes.retain(|process| process::identify(process.pid) == Some(*process));
         let pids: Vec<u32> = processes.iter().map(|process| process.pid).collect();
+        let touched = processes.iter().filter(|process| book.processes.contains(process));
+        let touched: Vec<u32> = touched.map(|process| process.pid).collect();
         let driver: Box<dyn Checkpoint> = match &self.driver {
             Driver::Virtual(socket) => Box::new(VirtualCheckpoint::new(socket)),
             Driver::Cuda => {
@@ -108,11 +110,13 @@ impl Errand {
             }
             Work::Suspend { lock } => {
                 book.write(&processes).map_err(|e| failed(format!("{}: {e}", self.book.display())))?;
-                suspend(driver.as_ref(), &pids, *lock).inspect(|_| self.freeze(true)).inspect_err(|failed| {
-                    if failed.stuck.is_none() {
-                        book.forget();
-                    }
-                })
+                suspend_again(driver.as_ref(), &pids, &touched, *lock)
+                    .inspect(|_| self.freeze(true))
+                    .inspect_err(|failed| {
+                        if failed.stuck.is_none() {
+                            book.forget();
+                        }
+                    })
             }
             Work::Resume { pairs } => resume(driver.as_ref(), &pids, pairs)
                 .inspect_err(|failed| self.freeze(failed.stuck.is_none()))
@@ -139,7 +143,8 @@ pub(super) fn may_have_touched(book: &Path) -> bool {
     }
 }
 
-/// Who has been touched of a job.
+/// Who has been touched of a job: lists, a line each, of which the last counts that is whole. An earlier one is not written
+/// over, since it is all that tells of a job that an earlier errand was cut off from.
 struct Book {
     file: File,
     processes: Vec<ProcessRef>,
@@ -159,19 +164,24 @@ impl Book {
     fn named(file: impl Read) -> io::Result<Vec<ProcessRef>> {
         let mut text = Vec::new();
         file.take(LONGEST).read_to_end(&mut text)?;
-        // One that was cut off while it was written was written before any process was touched.
-        Ok(serde_json::from_slice(&text).unwrap_or_default())
+        // One that was cut off while it was written was written before those processes were touched that it adds.
+        let mut lists =
+            text.rsplit(|byte| *byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+        Ok(lists.next().unwrap_or_default())
     }
 
     /// All of them run. That they may be named once more does no harm.
     fn forget(&mut self) {
-        let _ = self.write(&[]);
+        let _ = self.file.set_len(0);
     }
 
     fn write(&mut self, processes: &[ProcessRef]) -> io::Result<()> {
-        let text = serde_json::to_vec(processes).map_err(io::Error::other)?;
-        self.file.rewind()?;
-        self.file.set_len(0)?;
+        if processes == self.processes {
+            return Ok(());
+        }
+        let mut text = vec![b'\n'];
+        serde_json::to_writer(&mut text, processes).map_err(io::Error::other)?;
+        self.file.seek(SeekFrom::End(0))?;
         self.file.write_all(&text)
     }
 }
@@ -192,5 +202,53 @@ mod tests {
         book.forget();
         assert!(!may_have_touched(&path));
         assert!(may_have_touched(dir.path()), "what cannot be read");
+    }
+
+    #[test]
+    fn a_list_that_was_cut_off_leaves_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("1.1.suspend");
+        let process = |pid| ProcessRef { pid, start_ticks: 1 };
+        let named = || Book::open(&path).unwrap().processes;
+        // As it is written by an older carma: one list.
+        std::fs::write(&path, serde_json::to_vec(&[process(1)]).unwrap()).unwrap();
+        assert_eq!(named(), [process(1)]);
+        Book::open(&path).unwrap().write(&[process(1), process(2)]).unwrap();
+        assert_eq!(named(), [process(1), process(2)]);
+        let whole = std::fs::read(&path).unwrap();
+        Book::open(&path).unwrap().write(&[process(3)]).unwrap();
+        let longer = std::fs::read(&path).unwrap();
+        for end in whole.len()..longer.len() {
+            std::fs::write(&path, &longer[..end]).unwrap();
+            assert_eq!(named(), [process(1), process(2)], "{end} bytes");
+        }
+        // The next one is whole again.
+        Book::open(&path).unwrap().write(&[process(4)]).unwrap();
+        assert_eq!(named(), [process(4)]);
+    }
+
+    /// An errand that was cut off named it; now the driver answers nothing at all.
+    #[test]
+    fn who_was_touched_before_is_not_forgotten_where_the_driver_does_not_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let process = process::identify(child.id()).unwrap();
+        for touched in [true, false] {
+            let path = dir.path().join(format!("{touched}.suspend"));
+            if touched {
+                Book::open(&path).unwrap().write(&[process]).unwrap();
+            }
+            let errand = Errand {
+                driver: Driver::Virtual(dir.path().join("nobody")),
+                work: Work::Suspend { lock: Duration::from_secs(1) },
+                processes: vec![process],
+                group: None,
+                book: path.clone(),
+            };
+            let failed = errand.carry_out().unwrap_err();
+            assert_eq!((failed.stuck.is_some(), may_have_touched(&path)), (touched, touched), "{failed:?}");
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -15,6 +15,7 @@ use super::checkpoint::members;
 use carma_core::model::{JobId, ProcessRef};
 use carma_core::units::MiB;
 use carma_gpu::checkpoint::cuda;
+use carma_gpu::checkpoint::steps::Failed;
 use carma_gpu::checkpoint::swap;
 use carma_process::process;
 use errand::{Answer, Errand, Work, may_have_touched};
@@ -184,7 +185,6 @@ fn carry_out(driver: &Driver, on_gpus: &OnGpus, subject: &Subject, what: &What) 
     let deadline = BASE
         .saturating_add(PER_GIB.saturating_mul(gib))
         .saturating_add(LOCK.saturating_mul(u32::try_from(processes.len()).unwrap_or(u32::MAX)));
-    let suspends = matches!(what, What::Suspend(_));
     let errand = Errand {
         driver: driver.clone(),
         work,
@@ -192,23 +192,45 @@ fn carry_out(driver: &Driver, on_gpus: &OnGpus, subject: &Subject, what: &What) 
         group: subject.group.as_ref().map(|group| group.dir().to_owned()),
         book: subject.book.clone(),
     };
-    let answer = match run(&errand, deadline) {
-        // One that was to leave goes on where it was. One that was to come back does: what is missing is done.
-        Err(NoAnswer::GivenUp(why)) => {
-            let again = if suspends { Work::Resume { pairs: Vec::new() } } else { errand.work.clone() };
-            let again = Errand { work: again, processes: Vec::new(), ..errand };
-            // Of one that was to leave, and of which nothing was touched yet, there is nothing to undo.
-            let fail = |more: String| {
-                let stuck = !suspends || may_have_touched(&subject.book);
-                Outcome::Failed { why: format!("{why}; then {more}"), stuck }
-            };
-            match run(&again, deadline) {
-                Ok(Answer::Done(_)) if suspends => return Outcome::Failed { why, stuck: false },
-                Ok(Answer::Failed(more)) if suspends => return fail(more.why),
-                Ok(answer) => answer,
-                Err(more) => return fail(more.why()),
+    have_done(|errand| run(errand, deadline), subject, &errand)
+}
+
+/// Has an errand done, by `run`, and what is needed after one that was not.
+fn have_done(
+    run: impl Fn(&Errand) -> Result<Answer, NoAnswer>,
+    subject: &Subject,
+    errand: &Errand,
+) -> Outcome {
+    let suspends = matches!(errand.work, Work::Suspend { .. });
+    let first = run(errand);
+    // Of one that was to leave, and of which nothing was touched yet, there is nothing to undo. An errand that did not come
+    // as far as the driver may follow one that did, of a daemon that was killed.
+    let to_undo = match &first {
+        _ if !suspends => None,
+        Err(NoAnswer::GivenUp(why)) => Some(why.clone()),
+        Err(NoAnswer::NotStarted(why)) => may_have_touched(&subject.book).then(|| why.clone()),
+        Ok(Answer::Failed(failed)) => may_have_touched(&subject.book).then(|| said(failed)),
+        Ok(Answer::Done(_)) => None,
+    };
+    if let Some(why) = to_undo {
+        // It goes on where it was.
+        let undo = Work::Resume { pairs: Vec::new() };
+        let more = match run(&Errand { work: undo, processes: Vec::new(), ..errand.clone() }) {
+            Ok(Answer::Done(_)) => return Outcome::Failed { why, stuck: false },
+            Ok(Answer::Failed(more)) => more.why,
+            Err(more) => more.why(),
+        };
+        let stuck = may_have_touched(&subject.book);
+        return Outcome::Failed { why: format!("{why}; then {more}"), stuck };
+    }
+    let answer = match first {
+        // One that was to come back does: what is missing is done.
+        Err(NoAnswer::GivenUp(why)) => match run(&Errand { processes: Vec::new(), ..errand.clone() }) {
+            Ok(answer) => answer,
+            Err(more) => {
+                return Outcome::Failed { why: format!("{why}; then {}", more.why()), stuck: true };
             }
-        }
+        },
         Err(NoAnswer::NotStarted(why)) => return Outcome::Failed { why, stuck: false },
         Ok(answer) => answer,
     };
@@ -216,17 +238,18 @@ fn carry_out(driver: &Driver, on_gpus: &OnGpus, subject: &Subject, what: &What) 
         Answer::Done(took) => {
             let done = if suspends { "is suspended" } else { "runs again" };
             tracing::info!("job {} {done}: {took:?}", subject.job);
-            let host = if driver.takes_host_memory() { subject.memory } else { MiB::ZERO };
+            let host = if errand.driver.takes_host_memory() { subject.memory } else { MiB::ZERO };
             if suspends { Outcome::Suspended(host) } else { Outcome::Resumed }
         }
-        Answer::Failed(failed) => {
-            let stuck = failed.stuck.is_some();
-            let why = match failed.stuck {
-                Some(more) => format!("{}; and it cannot go back: {more}", failed.why),
-                None => failed.why,
-            };
-            Outcome::Failed { why, stuck }
-        }
+        Answer::Failed(failed) => Outcome::Failed { why: said(&failed), stuck: failed.stuck.is_some() },
+    }
+}
+
+/// What went wrong, in words.
+fn said(failed: &Failed) -> String {
+    match &failed.stuck {
+        Some(more) => format!("{}; and it cannot go back: {more}", failed.why),
+        None => failed.why.clone(),
     }
 }
 
@@ -249,6 +272,7 @@ fn own(on_gpus: &OnGpus, gpus: &[Arc<str>], subject: &Subject) -> Vec<ProcessRef
 }
 
 /// Why an errand has no answer, in words.
+#[derive(Debug, Clone)]
 enum NoAnswer {
     /// Nothing was done.
     NotStarted(String),
@@ -301,4 +325,68 @@ fn spawn(errand: &Errand) -> io::Result<Child> {
         command.env("LD_LIBRARY_PATH", path);
     }
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::inherit()).current_dir("/").spawn()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use carma_gpu::checkpoint::steps::Took;
+    use std::cell::RefCell;
+
+    const ME: ProcessRef = ProcessRef { pid: 1, start_ticks: 1 };
+
+    /// What came of a suspension whose errands, the undoing one with them, end so; and how many there were.
+    fn outcome(named: bool, answers: &[Result<Answer, NoAnswer>]) -> (Outcome, usize) {
+        let dir = tempfile::tempdir().unwrap();
+        let book = dir.path().join("1.1.suspend");
+        let list = if named { vec![ME] } else { Vec::new() };
+        std::fs::write(&book, serde_json::to_vec(&list).unwrap()).unwrap();
+        let subject = Subject {
+            job: JobId(1),
+            attempt: 1,
+            supervisor: ME,
+            child: None,
+            group: None,
+            book: book.clone(),
+            memory: MiB(1),
+        };
+        let driver = Driver::Virtual(PathBuf::new());
+        let work = Work::Suspend { lock: LOCK };
+        let errand = Errand { driver, work, processes: vec![ME], group: None, book };
+        let (left, run) = (RefCell::new(answers.to_vec()), RefCell::new(0));
+        let outcome = have_done(
+            |errand| {
+                let undoes = matches!(&errand.work, Work::Resume { pairs } if pairs.is_empty());
+                assert_eq!(undoes, *run.borrow() > 0);
+                *run.borrow_mut() += 1;
+                left.borrow_mut().remove(0)
+            },
+            &subject,
+            &errand,
+        );
+        (outcome, run.into_inner())
+    }
+
+    #[test]
+    fn what_an_earlier_errand_may_have_done_is_undone_where_this_one_cannot_go_on() {
+        let none = || Err(NoAnswer::NotStarted("no process".into()));
+        let failed = |stuck: Option<&str>| {
+            Ok(Answer::Failed(Failed { why: "no driver".into(), stuck: stuck.map(str::to_owned) }))
+        };
+        let done = || Ok(Answer::Done(Took::default()));
+        let stuck = |(outcome, run)| match outcome {
+            Outcome::Failed { stuck, .. } => (stuck, run),
+            other => panic!("{other:?}"),
+        };
+        for first in [none(), failed(None), failed(Some("it is checkpointed"))] {
+            assert_eq!(stuck(outcome(true, &[first.clone(), done()])), (false, 2), "{first:?}");
+            assert_eq!(stuck(outcome(true, &[first.clone(), none()])), (true, 2), "{first:?}");
+            assert_eq!(stuck(outcome(true, &[first.clone(), failed(None)])), (true, 2), "{first:?}");
+        }
+        // Of which nothing was touched, it runs on.
+        for first in [none(), failed(None)] {
+            assert_eq!(stuck(outcome(false, &[first])), (false, 1));
+        }
+        assert!(matches!(outcome(true, &[done()]), (Outcome::Suspended(_), 1)));
+    }
 }
