@@ -654,7 +654,7 @@ impl Engine {
         request.log_limit_mib = request.log_limit_mib.into_iter().chain(most).min();
         let log = match &request.output {
             Some(path) => path.clone(),
-            None => self.parts.log_dir.join(format!("{id}.log")).display().to_string(),
+            None => logs::path(&self.parts.log_dir, id).display().to_string(),
         };
         let gist = Arc::new(self.parts.memory.counted(gist));
         let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);

@@ -408,6 +408,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         journal_id,
         cgroups,
         state_dir: options.state_dir.clone(),
+        log_dir: layout.logs.clone(),
         runtime_dir: layout.runtime.clone(),
         gpus: options.gpus.clone(),
         speed: options.speed,

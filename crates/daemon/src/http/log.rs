@@ -2,6 +2,7 @@
 
 use super::connections::blocking;
 use super::{Asked, Failure, Shared, job_id, no_such_job};
+use crate::logs;
 use crate::messages::Peer;
 use crate::refused::Refused;
 use axum::body::Bytes;
@@ -13,7 +14,6 @@ use serde::Deserialize;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::PathBuf;
 
 /// Bytes of one answer.
 const MOST: u64 = 256 << 10;
@@ -47,7 +47,8 @@ pub(super) async fn log(
         let text = format!("the output of job {id} goes to a file of its owner's: {}", stored.log);
         return Err(Refused::new(409, "conflict", text).into());
     }
-    match blocking(move || read(&PathBuf::from(stored.log), &options)).await? {
+    let path = logs::path(&app.log_dir, id);
+    match blocking(move || read(&path, &options)).await? {
         Ok((at, end, bytes)) => {
             let header = |name: &'static str, value: u64| (HeaderName::from_static(name), value.to_string());
             Ok(([header(LOG_AT, at), header(LOG_END, end)], bytes.into()))

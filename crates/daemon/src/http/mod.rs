@@ -68,6 +68,8 @@ pub struct App {
     pub descriptors: Descriptors,
     /// Where carma's state lives.
     pub state_dir: PathBuf,
+    /// Directory of the logs that carma keeps.
+    pub log_dir: PathBuf,
     /// Name of the journal.
     pub journal_id: String,
     /// Whether jobs have cgroups of their own.

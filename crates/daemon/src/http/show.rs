@@ -2,6 +2,7 @@
 
 use super::{Answered, App, Failure, Shared, Words, job_id, no_such_job};
 use crate::journal::Reader;
+use crate::logs;
 use crate::messages::Peer;
 use crate::view::{self, Beside, Live, Subject};
 use axum::Json;
@@ -22,11 +23,15 @@ pub(super) async fn detail(app: &App, peer: &Peer, id: JobId) -> Answered<JobDet
     let now = app.clock.now();
     let rate = app.rates.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
     let (paces, journal, looks) = (app.paces.clone(), app.journal_id.clone(), app.board.looks());
+    let kept = logs::path(&app.log_dir, id).display().to_string();
     let reply = app.readers.read(move |reader| {
         let mut stored = reader.job(id)?;
         if stored.as_ref().is_some_and(|stored| stored.request.saves_at_home()) {
             // Its home is in its environment, which may be gone.
             stored = reader.whole_job(id).unwrap_or(stored);
+        }
+        if let Some(stored) = stored.as_mut().filter(|stored| stored.request.output.is_none()) {
+            stored.log = kept;
         }
         let over = find(reader, &state, id)?;
         let subject = subject(&state, over.as_ref(), id)?;

@@ -9,6 +9,7 @@ use super::record::{Claim, Records};
 use super::watch::{Attempt, Watcher};
 use crate::fault::{self, Point};
 use crate::journal::StoredJob;
+use crate::logs;
 use carma_api::wire::ResourceLimit;
 use carma_core::model::{JobId, SharingMode};
 use carma_core::units::MiB;
@@ -220,9 +221,6 @@ impl Context {
             let limit = || ResourceLimit { soft: Some(soft), hard: None };
             session.limits.entry("nofile".into()).or_insert_with(limit);
         }
-        // Compared as it was made, and as the journal has it: not by what lies there.
-        let path = PathBuf::from(&stored.log);
-        let kept = stored.request.output.is_none() && path.parent() == Some(Path::new(&self.log_dir));
         let order = Order {
             id: launch.id.clone(),
             records: self.records.clone(),
@@ -235,7 +233,7 @@ impl Context {
             session,
             user: self.as_root.then_some(Owner { uid: stored.uid, gid: stored.gid }),
             not_launched: launch.not_launched,
-            log: if kept { Log::Kept { path, limit: log_limit(&stored.request) } } else { Log::Users(path) },
+            log: log_of(&self.log_dir, launch.job, stored),
             checkpoint: checkpoint::directory(&stored.request, &launch.id.journal, launch.job),
             alive_ms: self.alive_ms,
         };
@@ -259,7 +257,39 @@ impl Context {
     }
 }
 
+/// Where the output of a job goes: to a log in this directory, unless its user named a file.
+fn log_of(dir: &Path, job: JobId, stored: &StoredJob) -> Log {
+    match &stored.request.output {
+        None => Log::Kept { path: logs::path(dir, job), limit: log_limit(&stored.request) },
+        Some(_) => Log::Users(PathBuf::from(&stored.log)),
+    }
+}
+
 /// Longest that a log which carma keeps may become, bytes.
 pub(crate) fn log_limit(request: &carma_api::wire::SubmitRequest) -> u64 {
     request.log_limit_mib.map_or(u64::MAX, |mib| mib.saturating_mul(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use carma_api::wire::SubmitRequest;
+
+    /// `mv state moved`, while a job waits.
+    #[test]
+    fn the_log_of_a_job_is_where_the_state_directory_is_now() {
+        let of = |output: Option<&str>, log: &str| {
+            let request = SubmitRequest { output: output.map(str::to_owned), ..SubmitRequest::default() };
+            let stored = StoredJob { request, uid: 1, gid: 1, log: log.into(), estimate: None };
+            log_of(Path::new("/moved/logs"), JobId(7), &stored)
+        };
+        let kept = Log::Kept { path: "/moved/logs/7.log".into(), limit: u64::MAX };
+        assert_eq!(of(None, "/state/logs/7.log"), kept);
+        assert_eq!(of(Some("/home/u/out"), "/home/u/out"), Log::Users("/home/u/out".into()));
+        // Named by the user, it is the user's to open, wherever it lies.
+        assert_eq!(
+            of(Some("/moved/logs/7.log"), "/moved/logs/7.log"),
+            Log::Users("/moved/logs/7.log".into())
+        );
+    }
 }
