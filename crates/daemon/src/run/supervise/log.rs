@@ -44,16 +44,27 @@ impl Opened {
     /// Opens it for appending.
     pub(super) fn open(log: &Log, user: &User, mask: Option<u32>, attempt: u32) -> io::Result<Self> {
         let mut options = File::options();
-        options.read(true).append(true).create(true).mode(0o600);
+        options.read(true).append(true).mode(0o600);
+        let (mut was_linked, users) = (false, user.ids());
         let (file, cutter) = match log {
             Log::Kept { path, limit } => {
                 // No user may enter the directory, so nothing but carma's own files is in it.
-                let file = options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)?;
-                let meta = file.metadata()?;
+                options.custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
+                let mut file = options.clone().create(true).open(path)?;
+                let mut meta = file.metadata()?;
+                let owner = users.map_or_else(|| rustix::process::geteuid().as_raw(), |(uid, _)| uid);
+                if meta.is_file() && meta.nlink() > 1 && meta.uid() == owner {
+                    // Its user has made a link to it while an earlier attempt ran, and keeps it there. What else is linked to is
+                    // written by nobody here.
+                    std::fs::remove_file(path)?;
+                    file = options.clone().create_new(true).open(path)?;
+                    meta = file.metadata()?;
+                    was_linked = true;
+                }
                 if !meta.is_file() || meta.nlink() != 1 {
                     return Err(io::Error::other("it is not a file of carma's"));
                 }
-                if let Some((uid, gid)) = user.ids()
+                if let Some((uid, gid)) = users
                     && meta.uid() != uid
                 {
                     fchown(&file, Some(uid), Some(gid))?;
@@ -63,7 +74,7 @@ impl Opened {
             // As a shell's redirection makes it: by the mask of the session, where one came along.
             Log::Users(path) => {
                 let before = umask(Mode::from_bits_truncate(mask.unwrap_or(0o077) & 0o777));
-                let file = user.act(|| options.mode(0o666).open(path));
+                let file = user.act(|| options.create(true).mode(0o666).open(path));
                 umask(before);
                 (file?, None)
             }
@@ -71,6 +82,9 @@ impl Opened {
         let meta = file.metadata()?;
         let start = meta.len();
         let mut opened = Self { file, cutter, readable: meta.is_file(), start, read: start };
+        if was_linked {
+            opened.say("the log so far is where its user has made a link to it; carma keeps it no more");
+        }
         if attempt > 1 {
             opened.say(&format!("attempt {attempt}"));
         }
@@ -371,10 +385,41 @@ mod tests {
         let nobody = User::find(None).unwrap();
         assert!(Opened::open(&log, &nobody, None, 1).is_err());
         std::fs::remove_file(&path).unwrap();
-        std::fs::write(dir.path().join("other"), "x").unwrap();
-        std::fs::hard_link(dir.path().join("other"), &path).unwrap();
-        assert!(
-            Opened::open(&log, &nobody, None, 1).unwrap_err().to_string().contains("not a file of carma's")
-        );
+        std::fs::create_dir(&path).unwrap();
+        assert!(Opened::open(&log, &nobody, None, 1).is_err());
+    }
+
+    #[test]
+    fn a_log_that_its_user_has_linked_to_is_left_there_and_another_begun() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, mine) = (dir.path().join("1.log"), dir.path().join("mine"));
+        let log = Log::Kept { path: path.clone(), limit: LIMIT };
+        let owner = rustix::process::geteuid().is_root().then_some(Owner { uid: 65534, gid: 65534 });
+        let user = User::find(owner).unwrap();
+        writeln!(Opened::open(&log, &user, None, 1).unwrap().file, "first").unwrap();
+        std::fs::hard_link(&path, &mine).unwrap();
+        close(&log, owner.is_some());
+        let second = Opened::open(&log, &user, None, 2).unwrap();
+        writeln!(second.file(), "second").unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("has made a link") && text.ends_with("attempt 2 ---\nsecond\n"), "{text}");
+        assert_eq!(std::fs::read_to_string(&mine).unwrap(), "first\n");
+        let meta = std::fs::metadata(&path).unwrap();
+        assert_eq!((meta.nlink(), meta.mode() & 0o777), (1, 0o600));
+        if owner.is_none() {
+            return;
+        }
+        assert_eq!(meta.uid(), 65534);
+        // Of another's file, root's even, nothing is removed or written.
+        for other in [0, 65533] {
+            std::fs::remove_file(&path).unwrap();
+            std::fs::write(&path, "x").unwrap();
+            std::os::unix::fs::chown(&path, Some(other), Some(other)).unwrap();
+            let link = dir.path().join(other.to_string());
+            std::fs::hard_link(&path, &link).unwrap();
+            let refused = Opened::open(&log, &user, None, 2).unwrap_err().to_string();
+            assert!(refused.contains("not a file of carma's"), "{refused}");
+            assert_eq!(std::fs::read_to_string(&link).unwrap(), "x");
+        }
     }
 }
