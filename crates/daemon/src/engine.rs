@@ -18,8 +18,7 @@ use crate::perform::{Performer, held};
 use crate::quota::{self, Submissions};
 use crate::refused::Refused;
 use crate::run::adopt::{self, Found, Known};
-use crate::run::cgroup::Hierarchy;
-use crate::run::cgroup::HostLimits;
+use crate::run::cgroup::{Hierarchy, HostLimits, MOST_MEMORY};
 use crate::run::launch::Outcome;
 use crate::run::lives::Lives;
 use crate::run::record::Records;
@@ -684,6 +683,12 @@ impl Engine {
     /// Limits on the host must hold: what cannot be enforced is refused.
     fn check_host_limits(&self, request: &SubmitRequest) -> Result<(), Refused> {
         let bad = |text: &str| Err(Refused::new(400, "bad_request", text));
+        if request.host_memory_mib.is_some_and(|mib| mib > MOST_MEMORY.0) {
+            return bad(&format!(
+                "--mem is more than a limit in bytes can be, which is {} MiB; leave it out to have no limit",
+                MOST_MEMORY.0
+            ));
+        }
         if request.host_memory_mib == Some(0)
             || request.host_cpu_pct == Some(0)
             || request.host_processes == Some(0)

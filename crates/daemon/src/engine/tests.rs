@@ -568,6 +568,20 @@ fn what_the_machine_can_never_run_is_refused_before_all_else() {
     assert!(machine.engine.batch.inputs.is_empty());
 }
 
+#[test]
+fn a_limit_of_memory_that_is_no_number_of_bytes_is_refused() {
+    let mut machine = Machine::new();
+    let mut refused = |mib| {
+        let command = vec!["x".into()];
+        let request = SubmitRequest { command, host_memory_mib: Some(mib), ..SubmitRequest::default() };
+        machine.engine.try_submit(submission(request), &peer(7)).err().unwrap().text
+    };
+    for mib in [1 << 44, u64::MAX] {
+        assert!(refused(mib).starts_with("--mem is more than a limit in bytes can be"), "{}", refused(mib));
+    }
+    assert!(refused((1 << 44) - 1).starts_with("this carma cannot limit"), "{}", refused((1 << 44) - 1));
+}
+
 /// Who asks for a job that is over reads it beside the engine.
 #[test]
 fn the_engine_reads_no_job_that_is_over() {

@@ -21,6 +21,8 @@ use std::time::Duration;
 
 /// Period of `cpu.max`, microseconds: the kernel's default.
 const CPU_PERIOD_US: u64 = 100_000;
+/// The most that a limit of memory can be, which the kernel takes in bytes.
+pub const MOST_MEMORY: MiB = MiB(u64::MAX >> 20);
 /// How often, and after what time, a group that its last process has just left is removed again.
 const REMOVALS: u32 = 20;
 const REMOVAL: Duration = Duration::from_millis(5);
@@ -287,7 +289,7 @@ impl Group {
         let group = Self { dir: base.join(id.short()) };
         make(&group.dir)?;
         if let Some(memory) = limits.memory {
-            group.write("memory.max", &(memory.0 << 20).to_string())?;
+            group.write("memory.max", &(memory.min(MOST_MEMORY).0 << 20).to_string())?;
             // All of the job ends, rather than a part of it that the rest waits for; and it ends rather than swaps.
             let _ = group.write("memory.oom.group", "1");
             let _ = group.write("memory.swap.max", "0");
@@ -561,6 +563,10 @@ mod tests {
             oom_kills: 2,
         };
         assert_eq!(group.usage(), expected);
+        // One of more than any machine has, of a job that an older carma took.
+        let much = HostLimits { memory: Some(MiB(1 << 44)), ..limits };
+        Group::create(base.path(), &id(), much).unwrap();
+        assert!(read("memory.max").starts_with("18446744073708503040"), "{}", read("memory.max"));
         // A limit that the kernel does not take is no limit.
         fs::remove_file(dir.join("pids.max")).unwrap();
         let error = Group::create(base.path(), &id(), limits).unwrap_err().to_string();
