@@ -23,9 +23,11 @@ use std::time::Duration;
 const CPU_PERIOD_US: u64 = 100_000;
 /// The most that a limit of memory can be, which the kernel takes in bytes.
 pub const MOST_MEMORY: MiB = MiB(u64::MAX >> 20);
-/// How often, and after what time, a group that its last process has just left is removed again.
+/// How often, and after what time, a group that its last process has just left is removed again: for a second.
 const REMOVALS: u32 = 20;
 const REMOVAL: Duration = Duration::from_millis(5);
+/// The same on a thread that nobody waits for, where processes may be stuck in the kernel: for half a minute.
+const PATIENT_REMOVALS: u32 = 110;
 /// A flag of `clone3` (`linux/sched.h`); the libc crate has it as a `c_int`, which it does not fit.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
 
@@ -218,17 +220,19 @@ impl Hierarchy {
 
     /// Ends and removes the groups of attempts that are over.
     pub fn sweep(&self, live: &[String]) {
-        sweep(&self.base.dir, |name| !live.iter().any(|live| live == name));
+        let mut left = sweep(&self.base.dir, |name| !live.iter().any(|live| live == name));
         if let Some((base, lives)) = &self.earlier {
-            sweep(&base.dir, |name| is_of(name, lives) && !live.iter().any(|live| live == name));
+            left.extend(sweep(&base.dir, |name| is_of(name, lives) && !live.iter().any(|live| live == name)));
             // Once it is empty.
             let _ = fs::remove_dir(&base.dir);
         }
+        remove_later(left);
     }
 }
 
-/// Ends and removes groups of attempts, by their names.
-fn sweep(base: &Path, is_over: impl Fn(&str) -> bool) {
+/// Ends and removes groups of attempts, by their names. Those that cannot be removed at once are returned.
+fn sweep(base: &Path, is_over: impl Fn(&str) -> bool) -> Vec<Group> {
+    let mut left = Vec::new();
     for entry in fs::read_dir(base).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let is_group = entry.file_type().is_ok_and(|kind| kind.is_dir());
@@ -238,8 +242,32 @@ fn sweep(base: &Path, is_over: impl Fn(&str) -> bool) {
                 tracing::warn!("what job {} left running is ended", name.display());
                 let _ = group.kill();
             }
-            group.remove();
+            if !group.is_removed() {
+                left.push(group);
+            }
         }
+    }
+    left
+}
+
+/// Removes groups on a thread of its own: who decides, or watches, waits for none of them.
+fn remove_later(groups: Vec<Group>) {
+    if groups.is_empty() {
+        return;
+    }
+    let remove = move || {
+        for group in groups {
+            if !group.remove_within(PATIENT_REMOVALS) {
+                let dir = group.dir.display();
+                tracing::warn!(
+                    "the cgroup {dir} cannot be removed, and is left until a later look: a process may be stuck in it"
+                );
+            }
+        }
+    };
+    // Without a thread a later sweep comes to them.
+    if let Err(e) = std::thread::Builder::new().name("remove cgroups".into()).spawn(remove) {
+        tracing::warn!("cgroups of jobs that are over stay for the present: no thread can be had ({e})");
     }
 }
 
@@ -419,23 +447,41 @@ impl Group {
         }
     }
 
-    /// Removes it, once it is empty.
+    /// Removes it, once it is empty, and waits for that for a moment.
     pub fn remove(&self) {
-        for at in 0..REMOVALS {
-            match fs::remove_dir(&self.dir) {
-                Ok(()) => return,
-                Err(e) if e.kind() == io::ErrorKind::NotFound => return,
-                // A process that was just killed is in it for a moment. Groups that a user made below go first.
-                Err(_) => {
-                    for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
-                        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                            let _ = fs::remove_dir(entry.path());
-                        }
-                    }
-                    std::thread::sleep(REMOVAL * at);
-                }
+        self.remove_within(REMOVALS);
+    }
+
+    /// Removes it, now or on a thread of its own.
+    pub fn remove_soon(&self) {
+        if !self.is_removed() {
+            remove_later(vec![self.clone()]);
+        }
+    }
+
+    fn remove_within(&self, removals: u32) -> bool {
+        (0..removals).any(|at| {
+            std::thread::sleep(REMOVAL * at);
+            self.is_removed()
+        })
+    }
+
+    /// Tries once to remove it. A process that was just killed is in it for a moment.
+    fn is_removed(&self) -> bool {
+        let removed = || match fs::remove_dir(&self.dir) {
+            Ok(()) => true,
+            Err(e) => e.kind() == io::ErrorKind::NotFound,
+        };
+        if removed() {
+            return true;
+        }
+        // Groups that a user made below go first.
+        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                let _ = fs::remove_dir(entry.path());
             }
         }
+        removed()
     }
 }
 
@@ -573,6 +619,34 @@ mod tests {
         assert!(error.contains("pids.max"), "{error}");
     }
 
+    /// Who sweeps, or watches, goes on while it cannot be removed: here that is the one who makes it possible.
+    #[test]
+    fn nobody_waits_for_a_group_that_cannot_be_removed() {
+        let mount = tempfile::tempdir().unwrap();
+        let base = mount.path().join("carma-1f");
+        fs::create_dir(&base).unwrap();
+        fs::write(base.join("cgroup.kill"), "").unwrap();
+        let names = Names { present: "carma-1f".into(), before: "carma-1f".into(), lives: Vec::new() };
+        let hierarchy = Hierarchy::prepare_at(mount.path(), "/x", true, &names).unwrap();
+        for sweeps in [true, false] {
+            let group = Group::create(&base, &id(), HostLimits::default()).unwrap();
+            fs::create_dir(group.dir.join("below")).unwrap();
+            fs::write(group.dir.join("stuck"), "").unwrap();
+            if sweeps {
+                hierarchy.sweep(&[])
+            } else {
+                group.remove_soon()
+            }
+            assert!(group.dir.exists());
+            fs::remove_file(group.dir.join("stuck")).unwrap();
+            let is_gone = (0..8000).any(|_| {
+                std::thread::sleep(Duration::from_millis(5));
+                !group.dir.exists()
+            });
+            assert!(is_gone, "nobody came back to it");
+        }
+    }
+
     #[test]
     fn nothing_escapes_a_group() {
         if !rustix::process::geteuid().is_root() {
@@ -606,7 +680,9 @@ mod tests {
             std::thread::sleep(Duration::from_millis(5));
         }
         hierarchy.sweep(&[]);
-        assert!(!group.dir.exists());
+        while group.dir.exists() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
         fs::remove_dir(hierarchy.dir()).unwrap();
     }
 }

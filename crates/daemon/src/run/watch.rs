@@ -354,7 +354,7 @@ impl Watcher {
             if group.is_populated() {
                 let _ = group.kill();
             }
-            group.remove();
+            group.remove_soon();
         }
         (self.sink)(job, attempt, event);
     }
