@@ -7,7 +7,9 @@ use super::watch::{self, Gpus};
 use crate::Error;
 use crate::service::{Service, Setup, cancel_all, tail};
 use carma_api::Client;
-use carma_api::wire::{AttemptView, JobDetail, JobView, JobsReply, StatusReply, SubmitReply, SubmitRequest};
+use carma_api::wire::{
+    AttemptView, JobDetail, JobView, JobsReply, LaunchStats, StatusReply, SubmitReply, SubmitRequest,
+};
 use carma_core::model::SharingMode;
 use carma_interference::rate::printed::Printed;
 use std::collections::BTreeMap;
@@ -165,6 +167,7 @@ impl Stage<'_> {
             samples: Vec::new(),
             clock: (0, Instant::now()),
             kills: 0,
+            before_kill: LaunchStats::default(),
         };
         let outcome = running.run();
         let ended = running.end();
@@ -284,6 +287,8 @@ struct Running<'r, 'a> {
     /// The daemon's clock, ms, at an instant.
     clock: (u64, Instant),
     kills: u32,
+    /// What the daemon that was killed had launched.
+    before_kill: LaunchStats,
 }
 
 impl Running<'_, '_> {
@@ -385,6 +390,7 @@ impl Running<'_, '_> {
         if self.kills > 0 || !is_due {
             return Ok(());
         }
+        self.before_kill = self.ask::<StatusReply>("/v1/status")?.launches;
         if let Some(service) = self.service.take() {
             service.kill();
         }
@@ -400,13 +406,23 @@ impl Running<'_, '_> {
     }
 
     /// Ends what still runs, and the daemon; what it says of the jobs.
-    fn end(&mut self) -> Result<(Vec<JobDetail>, carma_api::wire::LaunchStats), Error> {
+    fn end(&mut self) -> Result<(Vec<JobDetail>, LaunchStats), Error> {
         cancel_all(&mut self.client, ENDING)?;
         let ids: Vec<u64> = self.jobs.iter().map(|job| job.id).collect();
         let details = ids.iter().map(|id| self.ask(&format!("/v1/jobs/{id}"))).collect::<Result<_, _>>()?;
         let status: StatusReply = self.ask("/v1/status")?;
         self.service = None;
-        Ok((details, status.launches))
+        Ok((details, together(&self.before_kill, status.launches)))
+    }
+}
+
+/// What two daemons launched one after the other. Of percentiles the larger one.
+fn together(before: &LaunchStats, after: LaunchStats) -> LaunchStats {
+    LaunchStats {
+        count: before.count + after.count,
+        submit_to_spawn_p50_us: before.submit_to_spawn_p50_us.max(after.submit_to_spawn_p50_us),
+        submit_to_spawn_p99_us: before.submit_to_spawn_p99_us.max(after.submit_to_spawn_p99_us),
+        plan_p99_us: before.plan_p99_us.max(after.plan_p99_us),
     }
 }
 
@@ -527,5 +543,22 @@ fn row(kind: &str, job: &Submitted, detail: &JobDetail, since: impl Fn(f64) -> f
         first_step_s: job.log.first_step_ms.map(&since),
         attempts: detail.attempts.iter().map(attempt).collect(),
         said: job.said.iter().map(|said| Said { at_s: since(said.at_s * 1000.0), ..said.clone() }).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_daemon_launched_before_it_was_killed_counts() {
+        let of = |count, us| LaunchStats {
+            count,
+            submit_to_spawn_p50_us: us,
+            submit_to_spawn_p99_us: us,
+            plan_p99_us: us,
+        };
+        assert_eq!(together(&of(20, 300), of(5, 100)), of(25, 300));
+        assert_eq!(together(&LaunchStats::default(), of(5, 100)), of(5, 100));
     }
 }

@@ -60,7 +60,7 @@ pub struct Figures {
     pub slowdown: Option<f64>,
     /// The same, 95th percentile.
     pub slowdown_p95: Option<f64>,
-    /// Energy of all GPUs by their counters, idle ones included, kJ.
+    /// Energy of all GPUs by their counters, idle ones included, kJ. `None` where one was not read, or began anew.
     pub energy_kj: Option<f64>,
     /// SM active, mean over time and GPUs, 0 to 1.
     pub smact: Option<f64>,
@@ -229,8 +229,16 @@ fn figures(play: &Play, solo_s: &BTreeMap<String, f64>) -> Figures {
     }
 }
 
-/// Energy of all GPUs from 0 to `end_s`, between readings in proportion to time; `None` where a counter was not read.
+/// Energy of all GPUs from 0 to `end_s`, between readings in proportion to time; `None` where a counter was not read, or began
+/// anew: those of virtual GPUs do with their daemon, and what it took to come back was read by nobody.
 fn energy_j(samples: &[Sample], end_s: f64) -> Option<f64> {
+    let fell = |pair: &[Sample]| {
+        let mut gpus = pair[0].gpus.iter().zip(&pair[1].gpus);
+        gpus.any(|(before, after)| before.energy_j.zip(after.energy_j).is_some_and(|(was, is)| is < was))
+    };
+    if samples.windows(2).any(fell) {
+        return None;
+    }
     let totals: Vec<(f64, f64)> = samples
         .iter()
         .filter_map(|sample| {
@@ -347,6 +355,24 @@ mod tests {
         assert_eq!((of.energy_kj, of.smact), (Some(1.5), Some(0.5)));
         assert!((of.overhead_pct.unwrap() - 1.5).abs() < 1e-9);
         assert!((summary.over_base(policy, |f| Some(f.makespan_s)).unwrap() - 20.0 / 19.0).abs() < 1e-9);
+    }
+
+    /// `--kill-daemon` on virtual GPUs, whose counters are the daemon's.
+    #[test]
+    fn of_a_counter_that_began_anew_there_is_no_energy() {
+        let jobs = || vec![job("a", 0.0, &[(1.0, 20.0, "Completed")])];
+        let two = |energy: [[f64; 2]; 3]| {
+            let mut play = play("adaptive", jobs());
+            for (sample, joules) in play.samples.iter_mut().zip(energy) {
+                let of = |joules| GpuSample { energy_j: Some(joules), ..sample.gpus[0].clone() };
+                sample.gpus = joules.map(of).into();
+            }
+            Summary::of(&[play]).unwrap().policies[0].plays[0].energy_kj
+        };
+        assert_eq!(two([[0.0, 500.0], [500.0, 1000.0], [1500.0, 2000.0]]), Some(1.5));
+        assert_eq!(two([[0.0, 500.0], [500.0, 1000.0], [400.0, 300.0]]), None);
+        // Of one of them, though there is more in all.
+        assert_eq!(two([[0.0, 500.0], [500.0, 1000.0], [5000.0, 300.0]]), None);
     }
 
     #[test]
