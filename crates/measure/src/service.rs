@@ -132,9 +132,7 @@ pub fn end_with_owner(socket: PathBuf) -> std::io::Result<()> {
             .map_err(|e| Error::new(e.to_string()))
             .and_then(|mut client| cancel_all(&mut client, CANCELLED));
         if let Err(e) = cancelled {
-            eprintln!(
-                "carma: the process that started this daemon has ended, and its jobs cannot be cancelled: {e}"
-            );
+            eprintln!("carma: the process that started this daemon has ended, and its jobs may run on: {e}");
         }
         let _ = kill_process(getpid(), Signal::TERM);
     };
@@ -144,13 +142,13 @@ pub fn end_with_owner(socket: PathBuf) -> std::io::Result<()> {
 /// Cancels all jobs and waits for their end, at most so long: they would outlive the daemon.
 ///
 /// # Errors
-/// The daemon does not answer.
+/// The daemon does not answer, or jobs have not ended by then: which ones.
 pub fn cancel_all(client: &mut Client, patience: Duration) -> Result<(), Error> {
     let until = Instant::now() + patience;
     let mut asked = BTreeSet::new();
     loop {
         let live: JobsReply = client.get("/v1/jobs").map_err(|e| Error::new(e.to_string()))?;
-        if live.jobs.is_empty() || Instant::now() > until {
+        if live.jobs.is_empty() {
             return Ok(());
         }
         for job in &live.jobs {
@@ -160,6 +158,15 @@ pub fn cancel_all(client: &mut Client, patience: Duration) -> Result<(), Error> 
                 let _: Result<DoneReply, _> =
                     client.post(&format!("/v1/jobs/{}/cancel", job.id), &serde_json::json!({}));
             }
+        }
+        if Instant::now() > until {
+            let left: Vec<String> = live.jobs.iter().map(|job| job.id.to_string()).collect();
+            return Err(Error::new(format!(
+                "these jobs have not ended within {} s: {}",
+                patience.as_secs(),
+                left.join(", ")
+            ))
+            .hint("a process of theirs may be stuck in the kernel, where nothing ends it; `ps` with state D shows it"));
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -176,4 +183,60 @@ pub(crate) fn tail(path: &Path, most: u64) -> String {
         Some(bytes)
     };
     String::from_utf8_lossy(&read().unwrap_or_default()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+
+    /// Serves this list of jobs until the client leaves; cancels none.
+    fn serve(listener: &UnixListener, jobs: &serde_json::Value) {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut heard = BufReader::new(stream.try_clone().unwrap());
+        let mut line = String::new();
+        while heard.read_line(&mut line).is_ok_and(|read| read > 0) {
+            let mut length = 0;
+            let mut header = String::new();
+            while heard.read_line(&mut header).is_ok_and(|read| read > 2) {
+                if let Some(value) = header.to_lowercase().strip_prefix("content-length:") {
+                    length = value.trim().parse().unwrap();
+                }
+                header.clear();
+            }
+            heard.read_exact(&mut vec![0; length]).unwrap();
+            let body = if line.starts_with("GET /v1/jobs ") { jobs.to_string() } else { "{}".into() };
+            let head = format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+                body.len()
+            );
+            stream.write_all((head + &body).as_bytes()).unwrap();
+            line.clear();
+        }
+    }
+
+    #[test]
+    fn jobs_that_do_not_end_are_not_said_to_have_ended() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let job = |id: u64| {
+            serde_json::json!({
+                "id": id, "name": "x", "user": "u", "state": "COMPLETING",
+                "reason": { "code": "Ending", "text": "it ends" }, "gpus": [], "gpus_requested": 1, "attempts": 1, "priority": 0, "submitted_ms": 1
+            })
+        };
+        for (jobs, left) in [(vec![job(3), job(5)], Some("not ended within 0 s: 3, 5")), (Vec::new(), None)] {
+            let listener = UnixListener::bind(&socket).unwrap();
+            let reply = serde_json::json!({ "version": carma_api::VERSION, "now_ms": 1, "jobs": jobs });
+            let server = std::thread::spawn(move || serve(&listener, &reply));
+            let mut client = Client::connect(&socket).unwrap();
+            let error = cancel_all(&mut client, Duration::ZERO).err().map(|e| e.message);
+            assert_eq!(error.is_some(), left.is_some(), "{error:?}");
+            assert!(error.unwrap_or_default().contains(left.unwrap_or_default()));
+            drop(client);
+            server.join().unwrap();
+            std::fs::remove_file(&socket).unwrap();
+        }
+    }
 }

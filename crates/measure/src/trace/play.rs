@@ -259,7 +259,7 @@ fn unused(state: &Path) -> Result<(), Error> {
 fn end_jobs(setup: &Setup<'_>) -> Result<(), Error> {
     let ended = Service::start(setup).and_then(|(_service, mut client)| cancel_all(&mut client, ENDING));
     ended.map_err(|e| {
-        Error::new(format!("jobs of a daemon that is gone may run on, and cannot be cancelled: {e}")).hint(format!(
+        Error::new(format!("jobs of a daemon that is gone may run on: {e}")).hint(format!(
             "what is known of them is kept in {}, and {} is the daemon's log; the next call tries to cancel them again",
             setup.state.display(),
             setup.log.display()
