@@ -234,7 +234,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let life = Life::begin(clock.now(), &layout.place).map_err(system("cannot begin"))?;
     let earlier = journal.lives()?.into_iter().map(Into::into).collect();
     let lives = Lives::begin(layout.run.clone(), journal.id().to_owned(), earlier, life.clone());
-    let lives = lives.map_err(path_error("cannot make the directory of the records in", &layout.run))?;
+    let lives = lives.map_err(path_error("cannot begin the records in", &layout.run))?;
     journal.begin_life(life.started, &life.name, &life.host, &life.boot)?;
     if lives.is_copy() {
         tracing::warn!(

@@ -364,7 +364,8 @@ mod tests {
         let two = |energy: [[f64; 2]; 3]| {
             let mut play = play("adaptive", jobs());
             for (sample, joules) in play.samples.iter_mut().zip(energy) {
-                let of = |joules| GpuSample { energy_j: Some(joules), ..sample.gpus[0].clone() };
+                let one = sample.gpus[0];
+                let of = |joules| GpuSample { energy_j: Some(joules), ..one };
                 sample.gpus = joules.map(of).into();
             }
             Summary::of(&[play]).unwrap().policies[0].plays[0].energy_kj
