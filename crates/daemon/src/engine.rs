@@ -19,7 +19,7 @@ use crate::quota::{self, Submissions};
 use crate::refused::Refused;
 use crate::run::adopt::{self, Found, Known};
 use crate::run::cgroup::{Hierarchy, HostLimits, MOST_MEMORY};
-use crate::run::launch::Outcome;
+use crate::run::launch::{Outcome, kept_log};
 use crate::run::lives::Lives;
 use crate::run::record::Records;
 use crate::run::suspend;
@@ -653,7 +653,7 @@ impl Engine {
         request.log_limit_mib = request.log_limit_mib.into_iter().chain(most).min();
         let log = match &request.output {
             Some(path) => path.clone(),
-            None => logs::path(&self.parts.log_dir, id).display().to_string(),
+            None => kept_log(&self.parts.log_dir, id).display().to_string(),
         };
         let gist = Arc::new(self.parts.memory.counted(gist));
         let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);

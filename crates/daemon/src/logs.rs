@@ -71,12 +71,6 @@ fn hold(dir: &Path, journal: &Path, limits: &mut HashMap<u64, u64>) -> Result<()
     Ok(())
 }
 
-/// The log that carma keeps of a job. Not by the path that the job was told when it was submitted: the state directory may have
-/// been moved since.
-pub(crate) fn path(dir: &Path, job: JobId) -> PathBuf {
-    dir.join(format!("{job}.log"))
-}
-
 /// Whose log a file is.
 fn job_of(entry: &DirEntry) -> Option<u64> {
     entry.file_name().to_str()?.strip_suffix(".log")?.parse().ok()

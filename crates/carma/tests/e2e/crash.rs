@@ -81,14 +81,14 @@ fn dies_at(point: &str) {
     }
     // A job whose acceptance the client never heard of may be there too; it runs like the others.
     until("the queue to be empty", || daemon.queue().jobs.is_empty().then_some(()));
-    // What is left of all these lives is the directory of the last, and nothing is in it.
+    // What is left of all these lives is the directory of the last, and in it the mark of the state directory.
     let run = daemon.dir.path().join("state/run");
     let entries = |dir: &std::path::Path| -> Vec<std::path::PathBuf> {
         std::fs::read_dir(dir).unwrap().flatten().map(|entry| entry.path()).collect()
     };
     until(&format!("the records to be cleaned up: {:?}", entries(&run)), || {
         let lives = entries(&run);
-        (lives.len() == 1 && entries(&lives[0]).is_empty()).then_some(())
+        (lives.len() == 1 && entries(&lives[0]) == [lives[0].join("place")]).then_some(())
     });
 }
 

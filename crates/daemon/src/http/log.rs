@@ -2,9 +2,9 @@
 
 use super::connections::blocking;
 use super::{Asked, Failure, Shared, job_id, no_such_job};
-use crate::logs;
 use crate::messages::Peer;
 use crate::refused::Refused;
+use crate::run::launch::kept_log;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::HeaderName;
@@ -47,7 +47,7 @@ pub(super) async fn log(
         let text = format!("the output of job {id} goes to a file of its owner's: {}", stored.log);
         return Err(Refused::new(409, "conflict", text).into());
     }
-    let path = logs::path(&app.log_dir, id);
+    let path = kept_log(&app.log_dir, id);
     match blocking(move || read(&path, &options)).await? {
         Ok((at, end, bytes)) => {
             let header = |name: &'static str, value: u64| (HeaderName::from_static(name), value.to_string());

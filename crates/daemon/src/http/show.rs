@@ -2,8 +2,8 @@
 
 use super::{Answered, App, Failure, Shared, Words, job_id, no_such_job};
 use crate::journal::Reader;
-use crate::logs;
 use crate::messages::Peer;
+use crate::run::launch::kept_log;
 use crate::view::{self, Beside, Live, Subject};
 use axum::Json;
 use axum::extract::State;
@@ -23,7 +23,7 @@ pub(super) async fn detail(app: &App, peer: &Peer, id: JobId) -> Answered<JobDet
     let now = app.clock.now();
     let rate = app.rates.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
     let (paces, journal, looks) = (app.paces.clone(), app.journal_id.clone(), app.board.looks());
-    let kept = logs::path(&app.log_dir, id).display().to_string();
+    let kept = kept_log(&app.log_dir, id).display().to_string();
     let reply = app.readers.read(move |reader| {
         let mut stored = reader.job(id)?;
         if stored.as_ref().is_some_and(|stored| stored.request.saves_at_home()) {

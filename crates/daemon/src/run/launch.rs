@@ -9,7 +9,6 @@ use super::record::{Claim, Records};
 use super::watch::{Attempt, Watcher};
 use crate::fault::{self, Point};
 use crate::journal::StoredJob;
-use crate::logs;
 use carma_api::wire::ResourceLimit;
 use carma_core::model::{JobId, SharingMode};
 use carma_core::units::MiB;
@@ -260,9 +259,15 @@ impl Context {
 /// Where the output of a job goes: to a log in this directory, unless its user named a file.
 fn log_of(dir: &Path, job: JobId, stored: &StoredJob) -> Log {
     match &stored.request.output {
-        None => Log::Kept { path: logs::path(dir, job), limit: log_limit(&stored.request) },
+        None => Log::Kept { path: kept_log(dir, job), limit: log_limit(&stored.request) },
         Some(_) => Log::Users(PathBuf::from(&stored.log)),
     }
+}
+
+/// The log that carma keeps of a job. Not by the path that the job was told when it was submitted: the state directory may have
+/// been moved since.
+pub(crate) fn kept_log(dir: &Path, job: JobId) -> PathBuf {
+    dir.join(format!("{job}.log"))
 }
 
 /// Longest that a log which carma keeps may become, bytes.
