@@ -291,6 +291,65 @@ fn two_daemons_on_one_state_directory() {
 }
 
 #[test]
+fn a_copy_of_a_state_directory_leaves_its_jobs_alone_and_a_moved_one_goes_on() {
+    let mut daemon = Setup::new(TWO).args(&["--policy", "exclusive"]).start();
+    let at = |name: &str| daemon.dir.path().join(name);
+    let (go, state, copy, moved) = (at("go"), at("state"), at("copy"), at("moved"));
+    let wait = format!("while ! [ -e {} ]; do sleep 0.05; done; exit 5", go.display());
+    let before = daemon.shell(&wait);
+    daemon.in_state(before, "RUNNING");
+    // So that nothing is written meanwhile.
+    daemon.kill();
+    assert!(Command::new("cp").arg("-a").args([&state, &copy]).status().unwrap().success());
+    daemon.restart(&[]);
+    let after = daemon.shell(&wait);
+    daemon.in_state(after, "RUNNING");
+    let mut setup = Setup::new(TWO).args(&["--policy", "exclusive"]);
+    setup.state = Some(copy);
+    let second = setup.start();
+    let over = second.end_of(before);
+    assert_eq!((over.job.state.as_str(), over.job.reason.code.as_str()), ("FAILED", "ExitUnknown"));
+    assert!(second.log().contains("is a copy of another state directory"), "{}", second.log());
+    // It runs jobs of its own, and ends none of the first one's when it goes.
+    assert_eq!(second.end_of(second.shell("exit 0")).job.state, "COMPLETED");
+    drop(second);
+    let waits = daemon.shell("echo done");
+    daemon.kill();
+    std::fs::rename(&state, &moved).unwrap();
+    daemon.restart_at(moved);
+    for id in [before, after] {
+        assert_eq!(daemon.show(id).job.state, "RUNNING", "{}", daemon.log());
+    }
+    std::fs::write(&go, "").unwrap();
+    for id in [before, after] {
+        assert_eq!(daemon.end_of(id).job.exit_code, Some(5), "{}", daemon.log());
+    }
+    // Its log was to be where the directory is no more.
+    assert_eq!(daemon.end_of(waits).job.state, "COMPLETED");
+    assert_eq!(daemon.output(waits), "done\n");
+}
+
+/// As a power loss leaves it: the journal was on the disk, the record's bytes were not.
+#[test]
+fn a_job_whose_record_was_left_empty_does_not_keep_its_gpu() {
+    let mut daemon = Setup::new("virtual:1xA100-40GB").args(&["--policy", "exclusive"]).start();
+    let id = daemon.shell("sleep 608");
+    let pid = until("its pid", || daemon.in_state(id, "RUNNING").pid);
+    daemon.kill();
+    for pid in [supervisor_of(pid), pid.to_string()] {
+        assert!(Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+    }
+    until("it to be gone", || (!lives(pid)).then_some(()));
+    for life in std::fs::read_dir(daemon.dir.path().join("state/run")).unwrap().flatten() {
+        std::fs::write(life.path().join(format!("{id}.1.record")), "").unwrap();
+    }
+    daemon.restart(&[]);
+    let over = daemon.end_of(id);
+    assert_eq!((over.job.state.as_str(), over.job.reason.code.as_str()), ("FAILED", "ExitUnknown"));
+    assert_eq!(daemon.end_of(daemon.shell("exit 0")).job.state, "COMPLETED");
+}
+
+#[test]
 fn a_polite_stop_leaves_jobs_running() {
     let mut daemon = Setup::new(TWO).start();
     let go = daemon.dir.path().join("go");

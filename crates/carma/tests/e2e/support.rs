@@ -204,6 +204,12 @@ impl Daemon {
         self.wait_until_up();
     }
 
+    /// Starts it again with its state elsewhere.
+    pub(crate) fn restart_at(&mut self, state: PathBuf) {
+        self.setup.state = Some(state);
+        self.restart(&[]);
+    }
+
     /// Starts it again where it may die at once.
     pub(crate) fn spawn_again(&mut self, env: &[(&str, &str)]) {
         self.setup.env = env.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
