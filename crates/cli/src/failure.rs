@@ -83,6 +83,9 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// Bytes of the path of a socket at most (unix(7)).
+const LONGEST_SOCKET: usize = 107;
+
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         match error {
@@ -94,6 +97,14 @@ impl From<ClientError> for Failure {
                     let text = format!("you may not use the carma daemon at {}", socket.display());
                     return Self { code: NOT_ALLOWED, ..Self::new(text) }
                         .hint("ask the administrator for access to the socket, or start a daemon of your own with `carma serve`");
+                }
+                let length = socket.as_os_str().len();
+                if length > LONGEST_SOCKET {
+                    return Self::usage(format!(
+                        "{} is no socket: paths of sockets have at most {LONGEST_SOCKET} bytes, and this has {length}",
+                        socket.display()
+                    ))
+                    .hint("name another with --socket or CARMA_SOCKET");
                 }
                 Self {
                     code: NO_DAEMON,

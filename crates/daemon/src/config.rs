@@ -19,12 +19,12 @@ use toml::de::DeTable;
 
 /// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("{}:{line}: {what}", file.display())]
+#[error("{}{}: {what}", file.display(), line.map_or_else(String::new, |line| format!(":{line}")))]
 pub struct ConfigError {
     /// Which file.
     pub file: PathBuf,
-    /// Line, from 1.
-    pub line: usize,
+    /// Line, from 1; `None`: the file could not be read.
+    pub line: Option<usize>,
     /// What was found and what was expected.
     pub what: String,
 }
@@ -58,7 +58,7 @@ impl Mistake {
     }
 
     fn in_file(self, file: &Path, text: &str) -> ConfigError {
-        ConfigError { file: file.to_owned(), line: self.line(text), what: self.what }
+        ConfigError { file: file.to_owned(), line: Some(self.line(text)), what: self.what }
     }
 }
 
@@ -371,11 +371,11 @@ pub(crate) fn virtual_gpus(gpus: &str) -> Result<Option<VirtualSpec>, String> {
 fn read(file: &Path) -> Result<(Config, String), ConfigError> {
     let fail = |line, what| ConfigError { file: file.to_owned(), line, what };
     let text = carma_files::read_text(file, LARGEST).map_err(|e| match e.why {
-        Why::NotText { line, .. } => fail(line, e.why.to_string()),
-        why => fail(1, why.to_string()),
+        Why::NotText { line, .. } => fail(Some(line), e.why.to_string()),
+        why => fail(None, why.to_string()),
     })?;
     let config: Config = toml::from_str(&text).map_err(|e| {
-        fail(carma_files::line_at(&text, e.span().map_or(0, |s| s.start)), e.message().to_owned())
+        fail(Some(carma_files::line_at(&text, e.span().map_or(0, |s| s.start))), e.message().to_owned())
     })?;
     // Values that are well-formed and make no sense, found by building what they configure.
     let gpus = || config.gpus.as_deref().map_or(Ok(None), virtual_gpus);
@@ -598,7 +598,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), text).unwrap();
         let e = load(file.path()).unwrap_err();
-        format!("{}: {}", e.line, e.what)
+        format!("{}: {}", e.line.unwrap_or_default(), e.what)
     }
 
     #[test]
@@ -662,7 +662,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "policy = 'kace'\nkace-model = '/nowhere'\n").unwrap();
         let error = check(file.path()).unwrap_err();
-        assert_eq!(error.line, 2);
+        assert_eq!(error.line, Some(2));
         assert!(error.what.starts_with("kace-model: ") && error.what.contains("/nowhere"), "{error}");
         std::fs::write(file.path(), "policy = 'kace'\n").unwrap();
         check(file.path()).unwrap();

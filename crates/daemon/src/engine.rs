@@ -850,7 +850,10 @@ impl Engine {
         }
         match best_move(&self.state, now, job) {
             Some(to) => Ok(to),
-            None => conflict(format!("job {id} cannot move: no other GPU of its type has room for it")),
+            None => conflict(match State::bars_suspension(job) {
+                Some(why) => format!("job {id} cannot move: {why}"),
+                None => format!("job {id} cannot move: no other GPU of its type has room for it"),
+            }),
         }
     }
 

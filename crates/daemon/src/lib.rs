@@ -10,6 +10,15 @@
 //!          sampler ──────┘ (probe: NVML or virtual GPUs)
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::print_stderr))]
+
+/// Says something on standard error. Nobody may read it, and its disk may be full: `eprintln!` would panic then.
+macro_rules! complain {
+    ($($what:tt)*) => {{
+        let _ = std::io::Write::write_fmt(&mut std::io::stderr().lock(), format_args!("{}\n", format_args!($($what)*)));
+    }};
+}
+
 pub mod audit;
 pub mod clock;
 pub mod config;

@@ -466,7 +466,7 @@ fn end_at_a_panic() {
     std::panic::set_hook(Box::new(move |what| {
         say(what);
         if std::thread::current().name() != Some(REQUESTS) {
-            eprintln!(
+            complain!(
                 "carma: this is an error in carma; the daemon stops, jobs go on. Start it again, and please report it"
             );
             std::process::exit(PANICKED);

@@ -15,6 +15,8 @@ use tracing_subscriber::EnvFilter;
 pub(crate) fn run(socket: Option<PathBuf>, args: &ServeArgs) -> Outcome {
     let filter = EnvFilter::try_from_env("CARMA_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A line that the log does not take is lost: a disk that is full, a reader that is gone. To say so would fail, too, with a panic.
+    let log = log.log_internal_errors(false);
     // Not into a file or the system's journal.
     let log = log.with_ansi(std::io::stderr().is_terminal());
     match args.log_format {

@@ -334,7 +334,9 @@ const RESOURCES: [Figure; 7] = [
 /// Columns that a screen must have for all figures side by side.
 const WIDE: u16 = 180;
 
-const LEGEND: &str = "WAIT, JCT (job completion time), RUN (time on GPUs, all attempts) and SLOWDOWN (against running alone) are means over jobs; SMACT and MEMORY over all GPUs and the makespan; FAIRNESS is Jain's index over users of JCT / time alone. LATER is the most by which a job first started later than under exclusive, over exclusive's makespan.";
+const LEGEND: &str = "WAIT, JCT (job completion time), RUN (time on GPUs, all attempts) and SLOWDOWN (against running alone) are means over jobs; SMACT and MEMORY over all GPUs and the makespan; FAIRNESS is Jain's index over users of JCT / time alone.";
+const LEGEND_OF_SEVERAL: &str =
+    "LATER is the most by which a job first started later than under exclusive, over exclusive's makespan.";
 
 fn later(row: &PolicyRow) -> String {
     row.start_behind_exclusive_max_pct.map_or_else(|| "-".into(), |pct| format!("{pct:.1} %"))
@@ -364,6 +366,7 @@ fn jobs_of(rows: &[PolicyRow], jobs: usize) -> String {
     match (completed().min(), completed().max()) {
         (Some(least), Some(most)) if least != most => format!("{least} to {most} of {jobs} jobs"),
         (Some(all), _) if all != jobs as u64 => format!("{all} of {jobs} jobs"),
+        _ if jobs == 1 => "1 job".to_owned(),
         _ => format!("{jobs} jobs"),
     }
 }
@@ -397,7 +400,10 @@ fn render(reply: &SimulateReply, jobs: usize, screen: &Screen) -> String {
         text.push_str(&table(&reply.rows, &part, screen));
         text.push('\n');
     }
-    for line in wrap(LEGEND, screen, 0) {
+    // With one policy there is nothing that others would be compared with.
+    let several = reply.rows.len() > 1;
+    let legend = if several { format!("{LEGEND} {LEGEND_OF_SEVERAL}") } else { LEGEND.to_owned() };
+    for line in wrap(&legend, screen, 0) {
         let _ = writeln!(text, "{line}");
     }
     for note in &reply.notes {
@@ -469,6 +475,6 @@ mod tests {
         let reply = SimulateReply::new("t\x1b[2J", "1xH200", notes, &[], false);
         let text = render(&reply, 1, &Screen::of_width(Some(80)));
         assert!(!text.contains(['\x1b', '\x07']), "{text:?}");
-        assert!(text.contains("t\\u{1b}[2J: 1 jobs on 1xH200"), "{text:?}");
+        assert!(text.contains("t\\u{1b}[2J: 1 job on 1xH200"), "{text:?}");
     }
 }

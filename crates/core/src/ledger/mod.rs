@@ -54,6 +54,9 @@ pub struct Gpu {
     /// Jobs that lately may have caused one, for the verdict on others that die of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suspects: Vec<Suspect>,
+    /// When processes that are not ours were last seen beside tenants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub foreign_at: Option<Millis>,
     /// When a tenant last came or went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<Millis>,
@@ -75,6 +78,7 @@ impl Gpu {
             recent: Glances::new(),
             faults: BTreeMap::new(),
             suspects: Vec::new(),
+            foreign_at: None,
             changed: None,
             outdated: false,
         }
@@ -190,6 +194,9 @@ impl Gpu {
     pub(crate) fn observe(&mut self, seen: Observation, options: &Options) {
         let now = seen.at;
         let has_foreign = !seen.foreign.is_empty();
+        if has_foreign && !self.tenants.is_empty() {
+            self.foreign_at = Some(now);
+        }
         for tenant in &mut self.tenants {
             tenant.shared |= has_foreign;
             let process = seen.jobs.iter().find(|(job, _)| *job == tenant.job);
@@ -212,8 +219,8 @@ impl Gpu {
         let full = |since: Millis| now.since(since) >= options.window;
         if let [tenant] = self.tenants.as_mut_slice()
             && tenant.settled
-            && !tenant.shared
             && self.changed.is_none_or(full)
+            && self.foreign_at.is_none_or(full)
             && tenant.stepped.or(tenant.active_since).is_some_and(full)
         {
             tenant.alone = Some(tenant.alone.unwrap_or_default().with(Alone::look(&seen.window)));

@@ -113,7 +113,7 @@ pub struct Tenant {
     pub settled: bool,
     /// Whether it ever had a neighbour (ours) or a foreign process beside it.
     pub shared: bool,
-    /// What it did while it never had.
+    /// What it did while it had none for a whole window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub alone: Option<Alone>,
     /// Its speed beside its neighbours over its speed alone, as it was predicted when they came together; `None`: it was not.

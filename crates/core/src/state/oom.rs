@@ -114,6 +114,27 @@ impl State {
         floors
     }
 
+    /// What jobs of a command that are at work take, with a little more.
+    fn at_work(&self, command: u64) -> Option<Floor> {
+        let tenants = self.gpus.iter().flat_map(|gpu| &gpu.tenants);
+        let of_command = tenants.filter(|tenant| {
+            tenant.is_representative(self.now)
+                && self.job(tenant.job).is_some_and(|job| job.spec.command_key == command)
+        });
+        of_command.filter_map(|tenant| tenant.peak).max().map(|peak| Floor::Memory(peak.percent(103)))
+    }
+
+    /// What was too little for one of a command is for those of it that wait for another attempt.
+    fn raise_floors(&mut self, command: u64, floor: Floor) {
+        let recovering = self.queue().jobs().take_while(|(key, _)| key.recovery.0).map(|(_, job)| job);
+        let lower = recovering.filter(|job| {
+            job.spec.command_key == command && job.charged_retries > 0 && job.floor < Some(floor)
+        });
+        for id in lower.map(|job| job.spec.id).collect::<Vec<_>>() {
+            let _ = self.update(id, |job| job.floor = Some(floor));
+        }
+    }
+
     fn tried(&self, job: &Job, placement: &Placement) -> Tried {
         let everywhere = self.peaks(job.spec.id, placement).min().unwrap_or_default();
         Tried {
@@ -167,10 +188,11 @@ impl State {
                     other.spec.command_key == job.spec.command_key && other.spec.id != id
                 };
                 let others = || self.floors().filter(alike).map(|(_, floor)| floor).max();
+                let command = job.spec.command_key;
                 // One that filled a whole GPU needs a larger one, which a GPU of its own is not.
                 let filled = matches!(blame, recovery::Blame::WholeGpu { .. });
                 let counts = charged && self.options.policy.blind && !filled;
-                let floor = if counts { floor.max(others()) } else { floor };
+                let floor = if counts { floor.max(others()).max(self.at_work(command)) } else { floor };
                 let verdict = Reason::OutOfMemoryRetry { blame, next: floor, retries, max_retries };
                 self.leave(id, Some(exit.clone()), verdict);
                 self.enqueue(id, |job| {
@@ -178,6 +200,9 @@ impl State {
                     job.charged_retries = retries;
                     job.free_retries += u32::from(!charged);
                 });
+                if let Some(floor) = floor.filter(|_| counts) {
+                    self.raise_floors(command, floor);
+                }
             }
             Next::GiveUp(why) => {
                 let reason = Reason::OutOfMemoryFinal { blame, why: why.to_string().into() };

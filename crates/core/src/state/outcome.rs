@@ -7,7 +7,7 @@ use crate::explain::Reason;
 use crate::input::Rejected;
 use crate::ledger::{Gpu, Suspect};
 use crate::model::{
-    EndCause, Exit, ExitStatus, HostUse, Job, JobId, JobState, Phase, Placement, SharingMode,
+    EndCause, Exit, ExitStatus, HostUse, Job, JobId, JobState, Phase, Placement, SharingMode, SuspendStep,
 };
 use crate::recovery::{EvidenceKind, Said};
 use crate::spec::GpuId;
@@ -53,7 +53,9 @@ impl State {
                 return Err(Rejected::StaleAttempt { job: id, attempt });
             }
         };
-        let (status, job_halted, key) = (exit.status, job.suspension().is_some(), job.spec.command_key);
+        let moving = |step| matches!(step, SuspendStep::Suspending | SuspendStep::Resuming);
+        let on_the_way = job.suspension().is_some_and(|suspension| moving(suspension.step));
+        let (status, key) = (exit.status, job.spec.command_key);
         if let Some(why) = exit.not_started.as_ref().filter(|_| exit.machine) {
             return self.not_launched(id, attempt, why, true, applied);
         }
@@ -65,7 +67,7 @@ impl State {
             }
         }
         // On the way off its GPUs and back, what ends it is not the command's own doing.
-        if job_halted && status != ExitStatus::Code(0) {
+        if on_the_way && status != ExitStatus::Code(0) {
             let why = format!("it ended on the way ({status})");
             return self.ended(id, exit, EndCause::Stuck { why }, applied);
         }

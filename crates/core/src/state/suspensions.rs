@@ -44,7 +44,8 @@ pub(crate) fn aside(cause: &EndCause) -> Option<Aside> {
 
 impl State {
     /// Why a job cannot be suspended now, if it cannot; what only the driver knows aside.
-    fn bars_suspension(job: &Job) -> Option<&'static str> {
+    #[must_use]
+    pub fn bars_suspension(job: &Job) -> Option<&'static str> {
         let Phase::Running { placement, ending, .. } = &job.phase else {
             return Some(
                 "only running jobs can be suspended; `carma hold` keeps one that waits from starting",

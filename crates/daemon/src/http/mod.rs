@@ -245,6 +245,13 @@ fn router(app: Arc<App>) -> Router {
         .route("/v1/usage", get(usage::usage))
         .route("/v1/memory", get(memory::memory))
         .route("/v1/memory/contexts", post(memory::context))
+        .method_not_allowed_fallback(async || {
+            Failure(Refused::new(
+                405,
+                "method_not_allowed",
+                "this address has no such method; docs/reference/http-api.md has those that there are",
+            ))
+        })
         .fallback(async || {
             Failure(Refused::new(
                 404,

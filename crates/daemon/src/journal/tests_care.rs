@@ -312,15 +312,20 @@ fn an_older_copy_is_accepted_with_new_numbers_and_nothing_runs_again() {
 fn what_was_under_way_is_ended_for_good_whatever_was_to_become_of_it() {
     let by = || User::new(0, "root");
     let (job, attempt) = (JobId(1), 1);
-    let suspended = vec![
+    let leaves = vec![
         Input::Suspend { job, by: by() },
         Input::Decided(Box::new(Action::Suspend { job, attempt, cause: None })),
-        Input::Suspended { job, attempt, host: MiB::gib(1) },
     ];
+    let suspended: Vec<Input> =
+        leaves.iter().cloned().chain([Input::Suspended { job, attempt, host: MiB::gib(1) }]).collect();
     let requeued = vec![Input::Requeue { job, by: by() }];
-    for (what, state_at_end) in
-        [(Vec::new(), JobState::Failed), (suspended, JobState::Cancelled), (requeued, JobState::Cancelled)]
-    {
+    let cases = [
+        (Vec::new(), JobState::Failed),
+        (leaves, JobState::Cancelled),
+        (suspended, JobState::Failed),
+        (requeued, JobState::Cancelled),
+    ];
+    for (what, state_at_end) in cases {
         let (dir, path) = place();
         let (mut journal, mut state) = (opened(&path), State::default());
         write(&mut journal, &mut state, [gpu()]);

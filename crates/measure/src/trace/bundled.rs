@@ -41,7 +41,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = TaskFile::read(&bundled(dir.path()).unwrap(), &[], &[]).unwrap();
         assert!(file.tasks.len() >= 16 && file.tasks.iter().filter(|task| task.gpus == 2).count() == 2);
-        let here = Here { gpus: 2, is_virtual: true, work: 0.5 };
+        let here = Here { gpus: 2, memory_mib: None, is_virtual: true, work: 0.5 };
         let played = file.played(&here, &|line| panic!("{line}")).unwrap();
         assert!(played.iter().all(|task| task.memory_mib.is_some() && task.solo_s.is_some()));
         assert!(played.iter().all(|task| task.kind.command[1] == "virtual-task"));

@@ -109,7 +109,12 @@ impl Bench {
         let mut file = TaskFile::read(&options.tasks, &options.only, &options.add)?;
         file.limit(&options.limits)?;
         let gpus = Gpus::open(&options.gpus, options.speed)?;
-        let here = Here { gpus: gpus.count(), is_virtual: gpus.machine.is_virtual, work: options.work };
+        let here = Here {
+            gpus: gpus.count(),
+            memory_mib: gpus.largest_mib,
+            is_virtual: gpus.machine.is_virtual,
+            work: options.work,
+        };
         let mut tasks = file.played(&here, say)?;
         let trace = trace(&file, &tasks, &options)?;
         tasks.retain(|task| trace.kinds.contains(&task.kind));
@@ -413,7 +418,7 @@ impl play::Stage<'_> {
             .collect();
         (!unknown.is_empty()).then(|| {
             format!(
-                "it has to be told what memory the tasks need, and that of {} is not known",
+                "it has to be told what memory the tasks need, and that of {} is not known: no run of them under {BASE} came to its end; say `memory = \"8G\"` of them in the file",
                 unknown.join(", ")
             )
         })
@@ -422,8 +427,12 @@ impl play::Stage<'_> {
     /// Why a play does not fit into what is left of the budget.
     fn too_long(&self, planned: &Planned, plays: &[Play]) -> Option<String> {
         let (needs, deadline) = self.forecast(planned, plays).zip(self.deadline)?;
-        (Instant::now() + needs > deadline)
-            .then(|| format!("it takes about {:.0} s, and the budget has less left", needs.as_secs_f64()))
+        (Instant::now() + needs > deadline).then(|| {
+            format!(
+                "it takes about {:.0} s, and the budget has less left; the same command goes on with it",
+                needs.as_secs_f64()
+            )
+        })
     }
 
     /// How long a play will take, in real time: as the same policy did, else as it did without history, else as exclusive did,

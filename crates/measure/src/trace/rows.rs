@@ -442,8 +442,11 @@ pub(super) fn together(folders: Vec<(PathBuf, Vec<Play>)>) -> Result<Vec<Play>, 
     for (folder, plays) in folders {
         for play in plays {
             let (at, model) = first.get_or_insert_with(|| (folder.clone(), play.clone()));
-            let differs = if !model.machine.is_like(&play.machine) {
+            let (played, speed) = (&play.machine, model.machine.speed);
+            let differs = if !model.machine.is_like(&Machine { speed, ..played.clone() }) {
                 Some((&*at, "another machine".to_owned()))
+            } else if played.speed != speed {
+                Some((&*at, format!("a play at --speed {}, not {speed}", played.speed)))
             } else if model.trace != play.trace {
                 Some((&*at, "other tasks or arrivals".to_owned()))
             } else {

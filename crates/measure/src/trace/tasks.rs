@@ -209,7 +209,7 @@ impl TaskFile {
         Ok(())
     }
 
-    /// What the tasks are here: left out is what asks for more GPUs than there are, and, on real GPUs, what lacks a module.
+    /// What the tasks are here: left out is what asks for more GPUs or memory than there is, and, on real GPUs, what lacks a module.
     pub(super) fn played(&self, here: &Here, say: crate::Say<'_>) -> Result<Vec<Played>, Error> {
         let mut lacking: BTreeMap<(&str, &str), bool> = BTreeMap::new();
         let mut tasks = Vec::new();
@@ -220,6 +220,15 @@ impl TaskFile {
                 continue;
             }
             let played = task.played(self, here)?;
+            if let Some(mib) = played.memory_mib.filter(|mib| here.memory_mib.is_some_and(|most| *mib > most))
+            {
+                let most = here.memory_mib.unwrap_or_default();
+                say(&format!(
+                    "{} is left out: its memory is {mib} MiB by the file, and the GPUs have {most}",
+                    task.name
+                ));
+                continue;
+            }
             let python = python_of(&played.kind.command).to_owned();
             let modules = if task.is_modelled(here) { &[][..] } else { &task.modules };
             let missing = modules.iter().find(|module| {
@@ -249,6 +258,8 @@ fn python_of(command: &[String]) -> &str {
 /// Where tasks are played.
 pub(super) struct Here {
     pub(super) gpus: u32,
+    /// Memory of the largest, if that is known.
+    pub(super) memory_mib: Option<u64>,
     /// Whether the GPUs are a model.
     pub(super) is_virtual: bool,
     /// Steps are multiplied with this.
@@ -362,7 +373,7 @@ mod tests {
     }
 
     fn here(gpus: u32, is_virtual: bool, work: f64) -> Here {
-        Here { gpus, is_virtual, work }
+        Here { gpus, memory_mib: Some(40_960), is_virtual, work }
     }
 
     #[test]

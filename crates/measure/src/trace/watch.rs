@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 /// The GPUs that tasks are played on.
 pub(super) struct Gpus {
     pub(super) machine: Machine,
+    /// Memory of the largest, if there is one.
+    pub(super) largest_mib: Option<u64>,
     /// Of real GPUs.
     probe: Option<Box<dyn Probe>>,
 }
@@ -37,7 +39,8 @@ impl Gpus {
                 is_virtual: true,
                 ..machine
             };
-            return Ok(Self { machine, probe: None });
+            let largest_mib = gpus.iter().map(|gpu| gpu.model.memory_mib).max();
+            return Ok(Self { machine, largest_mib, probe: None });
         }
         if !matches!(spec, "auto" | "nvml") {
             return Err(Error::usage(format!(
@@ -61,7 +64,8 @@ impl Gpus {
                 Error::new("there is no GPU here").hint("--gpus virtual:4xA100-40GB rehearses without one")
             );
         }
-        Ok(Self { machine, probe: Some(Box::new(probe)) })
+        let largest_mib = probe.inventory().iter().map(|gpu| gpu.memory.0).max();
+        Ok(Self { machine, largest_mib, probe: Some(Box::new(probe)) })
     }
 
     /// How many there are.

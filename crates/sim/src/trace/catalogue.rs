@@ -139,7 +139,7 @@ impl Catalogue {
         let (mut by_epochs, mut by_forecast) = (Vec::new(), Vec::new());
         while let Some(row) = table.next()? {
             let name: Arc<str> = row.name(name)?.ok_or_else(|| row.bad(name, "the name of the task"))?.into();
-            let mut forecasts = Forecasts { declared: row.mib(declared)?, ..Forecasts::default() };
+            let mut forecasts = Forecasts { declared: row.some_mib(declared)?, ..Forecasts::default() };
             for (estimator, column) in estimates {
                 forecasts.estimates = forecasts.estimates.with(estimator, row.mib(column)?);
             }

@@ -272,6 +272,16 @@ impl<'t> TableRow<'t> {
         Ok(value.map(|v| MiB(v.ceil() as u64)))
     }
 
+    /// An amount of memory that is not nothing.
+    pub(crate) fn some_mib(&self, column: impl Into<Option<Column>>) -> Result<Option<MiB>, TraceError> {
+        let value = self.number(
+            column,
+            1.0..=MOST_MIB,
+            "memory in MiB, from 1 on; leave it empty if none is declared",
+        )?;
+        Ok(value.map(|v| MiB(v.ceil() as u64)))
+    }
+
     /// A percentage of the SMs' threads.
     pub(crate) fn percent(&self, column: impl Into<Option<Column>>) -> Result<Option<u8>, TraceError> {
         let column = column.into();

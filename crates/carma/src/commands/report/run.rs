@@ -493,7 +493,9 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         },
         if as_run > 0 { format!("; of {as_run} it is the time here") } else { String::new() },
         if estimated > 0 {
-            format!("; of {estimated} that never were, its part of what was seen of the GPU, over its speed")
+            format!(
+                "; of {estimated} that were not for a whole window, its part of what was seen of the GPU, over its speed"
+            )
         } else {
             String::new()
         },

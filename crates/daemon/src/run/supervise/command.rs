@@ -143,7 +143,7 @@ fn fork(order: &Order, group: Option<&Group>) -> Result<(ForkResult, bool), NotS
             Err(e) if order.limits.needs().next().is_some() => {
                 return Err(NotStarted::by("its limits cannot be set, since it cannot enter its cgroup", e));
             }
-            Err(e) => eprintln!("carma supervisor of job {}: not in its cgroup: {e}", order.id.job),
+            Err(e) => complain!("carma supervisor of job {}: not in its cgroup: {e}", order.id.job),
         }
     }
     #[expect(unsafe_code, reason = "this process has one thread, so the copy is whole")]

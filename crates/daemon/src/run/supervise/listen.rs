@@ -43,7 +43,7 @@ pub(super) fn ears(order: &Order) -> Option<Ears> {
     match made {
         Ok(ears) => Some(ears),
         Err(why) => {
-            eprintln!("carma supervisor of job {}: its heartbeats cannot be heard: {why}", order.id.job);
+            complain!("carma supervisor of job {}: its heartbeats cannot be heard: {why}", order.id.job);
             None
         }
     }
@@ -152,7 +152,7 @@ impl Thread {
     fn run(&mut self, stopped: &OwnedFd) -> Option<Evidence> {
         // carma's own files need no rights of the user's; but nothing here needs root's.
         if let Err(e) = self.user.enter() {
-            eprintln!("carma supervisor of {}: it is not heard: {e}", self.name);
+            complain!("carma supervisor of {}: it is not heard: {e}", self.name);
             return None;
         }
         let quick = (self.alive / LOOKS).max(SHORTEST);

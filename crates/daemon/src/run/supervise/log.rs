@@ -166,7 +166,7 @@ pub(super) fn close(log: &Log, as_root: bool) {
     if let Err(e) = closed
         && e.kind() != io::ErrorKind::NotFound
     {
-        eprintln!("carma supervisor: the log {} stays open to its user: {e}", path.display());
+        complain!("carma supervisor: the log {} stays open to its user: {e}", path.display());
     }
 }
 

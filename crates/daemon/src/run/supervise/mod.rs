@@ -54,7 +54,7 @@ pub fn main() -> std::process::ExitCode {
     {
         Ok(order) => order,
         Err(e) => {
-            eprintln!("carma supervisor: no order on standard input: {e}");
+            complain!("carma supervisor: no order on standard input: {e}");
             return std::process::ExitCode::from(2);
         }
     };
@@ -62,7 +62,7 @@ pub fn main() -> std::process::ExitCode {
     match supervise(order) {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("carma supervisor: {e}");
+            complain!("carma supervisor: {e}");
             hello(Hello::NotClaimed { why: e.to_string() });
             std::process::ExitCode::FAILURE
         }
@@ -124,7 +124,7 @@ impl Attempt {
                 Err(e) if order.limits.needs().next().is_some() => {
                     return Err(NotStarted::by("its limits cannot be set", e));
                 }
-                Err(e) => eprintln!("carma supervisor of job {}: no cgroup: {e}", order.id.job),
+                Err(e) => complain!("carma supervisor of job {}: no cgroup: {e}", order.id.job),
             }
         }
         let ears = listen::ears(order);

@@ -144,7 +144,7 @@ impl Identity {
             if not_launched < WAITS_FOR_GROUPS {
                 return Err(NotStarted::untold("all groups of its user", &e));
             }
-            eprintln!(
+            complain!(
                 "carma supervisor: user {} may lack groups that the user database does not tell: {e}",
                 owner.uid
             );

@@ -68,7 +68,7 @@ pub fn main() -> ExitCode {
     let errand = match errand {
         Ok(errand) => errand,
         Err(e) => {
-            eprintln!("carma suspend: no errand on standard input: {e}");
+            complain!("carma suspend: no errand on standard input: {e}");
             return ExitCode::from(2);
         }
     };
@@ -130,7 +130,7 @@ impl Errand {
         if let Some(group) = &self.group
             && let Err(e) = std::fs::write(group.join("cgroup.freeze"), if on { "1" } else { "0" })
         {
-            eprintln!("carma suspend: {}: {e}", group.display());
+            complain!("carma suspend: {}: {e}", group.display());
         }
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn render(summary: &Summary, left: &[String], output: &Path, screen: 
     };
     list("Not completed:", &summary.failed);
     list("Broken off, and not counted:", &summary.cut);
-    list("Left; the same command goes on with them:", left);
+    list("Left:", left);
     let _ = writeln!(
         text,
         "\nPage: {}; rows: jobs.csv and plays/ beside it",
