@@ -4,7 +4,7 @@
     python3 bench/h200/spread.py --carma target/release/carma --out results
 
 The default policy, time-sliced, on two GPUs of which the second is drained at first. Says how fast both went before and after, what the move took, and whether the
-losses are bit by bit those of the same training undisturbed. About a minute; `--virtual` rehearses on virtual GPUs, without PyTorch. Writes spread.json.
+losses are bit by bit those of the same training undisturbed. About three minutes; `--virtual` rehearses on virtual GPUs, without PyTorch. Writes spread.json.
 """
 
 import argparse
@@ -63,12 +63,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--carma", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--steps", type=int, default=8000)
+    parser.add_argument("--steps", type=int, default=16000)
     parser.add_argument("--hold", type=int, default=10, help="GiB of the larger training")
     parser.add_argument("--virtual", action="store_true")
     options = parser.parse_args()
     options.carma = os.path.abspath(options.carma)
-    options.virtual_gpus = "virtual:2xA100-80GB"
+    options.virtual_gpus, options.sm = "virtual:2xA100-80GB", 0.9
     os.makedirs(options.out, exist_ok=True)
     carma = Carma(options, "adaptive", "time-slice")
     result = record(options, carma, play, "spread.json")

@@ -32,7 +32,7 @@ class Training:
         command = ["submit", "--parsable", "--name", name, "--sharing", "time-slice", "--gpu-memory", f"{declared}G", *more, "--"]
         if carma.options.virtual:
             work = steps / carma.options.steps * 60
-            command += [carma.options.carma, "virtual-task", f"--memory={hold + 2}G", "--sm=.3", f"--work={work}s", "--startup=1s"]
+            command += [carma.options.carma, "virtual-task", f"--memory={hold + 2}G", f"--sm={getattr(carma.options, 'sm', .3)}", f"--work={work}s", "--startup=1s"]
         else:
             command += [sys.executable, LOSSES, "--steps", str(steps), "--out", self.out]
             command += ["--hold", str(hold), "--processes", str(processes), "--across", str(across)]

@@ -22,7 +22,7 @@ const COST: Millis = Millis::secs(2);
 const COST_OF_GIB: Millis = Millis::secs(1);
 /// What it gains, and those that it leaves, is at least so many times what it costs, and so long: how long jobs go on is an estimate.
 const TIMES_COST: u64 = 2;
-const LEAST_GAIN: Millis = Millis::secs(60);
+const LEAST_GAIN: Millis = Millis::secs(20);
 
 /// A job that had best move, and what that brings.
 struct Mover {
