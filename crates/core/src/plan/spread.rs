@@ -23,6 +23,8 @@ const COST_OF_GIB: Millis = Millis::secs(1);
 /// What it gains, and those that it leaves, is at least so many times what it costs, and so long: how long jobs go on is an estimate.
 const TIMES_COST: u64 = 2;
 const LEAST_GAIN: Millis = Millis::secs(20);
+/// A job moves so often in one attempt: once more it may be suspended, where it would be ended else.
+const MOST_MOVES: u32 = 2;
 
 /// A job that had best move, and what that brings.
 struct Mover {
@@ -96,7 +98,9 @@ fn mover(state: &State, gpu: &Gpu, leaving: &BTreeSet<JobId>) -> Option<Mover> {
         let slower = Fraction::ONE.0.saturating_sub(state.pace(job).0.0);
         Millis(together.0.saturating_mul(u64::from(slower)) / u64::from(Fraction::ONE.0))
     };
-    let can = |job: &&&Job| state.may_set_aside(job) && limit(state, job).is_none();
+    let can = |job: &&&Job| {
+        state.may_set_aside(job) && State::times_set_aside(job) < MOST_MOVES && limit(state, job).is_none()
+    };
     let movers = there.iter().filter(can).filter_map(|job| {
         let held = gpu.tenant(job.spec.id)?.observed.unwrap_or(MiB::ZERO);
         let cost = COST + Millis(held.0.saturating_mul(COST_OF_GIB.0) / MiB::gib(1).0);

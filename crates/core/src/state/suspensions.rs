@@ -163,6 +163,11 @@ impl State {
         self.gpus.iter().any(|gpu| gpu.present && gpu.info.is_mig())
     }
 
+    /// How often the policy took a job off its GPUs in this attempt.
+    pub(crate) fn times_set_aside(job: &Job) -> u32 {
+        if let Phase::Running { halt, .. } = &job.phase { halt.times } else { 0 }
+    }
+
     /// Whether the policy may take a job off its GPU for the sake of others: where the driver can do that and has not refused
     /// it, the job holds memory there, and it has not been taken off often.
     pub(crate) fn may_set_aside(&self, job: &Job) -> bool {
