@@ -94,6 +94,12 @@ impl Suspension {
         self.cause.as_ref()?.makes_room_for()
     }
 
+    /// Whether it is for the job's own sake, which moves to an idle GPU.
+    #[must_use]
+    pub fn is_spread(&self) -> bool {
+        matches!(self.cause.as_deref(), Some(EndCause::Spread { .. }))
+    }
+
     /// Whether the job has no GPU.
     #[must_use]
     pub fn is_off(&self) -> bool {

@@ -12,7 +12,7 @@ use super::{Detail, Plan, room};
 use crate::explain::{NoGpu, Reason};
 use crate::input::Action;
 use crate::ledger::{Reservation, Tenant};
-use crate::model::{EndCause, GpuId, Job, JobId, Placement, SuspendStep, Suspension};
+use crate::model::{GpuId, Job, JobId, Placement, SuspendStep, Suspension};
 use crate::reading::GpuInfo;
 use crate::state::{State, aside};
 use crate::units::{MiB, Millis};
@@ -221,6 +221,7 @@ fn find_harmless(
     };
     let may_move = !suspension.bound && state.options().moves && !state.has_mig();
     let to = suspension.wanted.as_ref().and_then(|wanted| wanted.to).filter(|_| may_move);
+    let moves = suspension.is_spread();
     let mut refusals = Vec::new();
     let mut best: Option<usize> = None;
     for (at, slot) in slots.slots.iter().enumerate() {
@@ -230,7 +231,14 @@ fn find_harmless(
         if !does {
             continue;
         }
-        let bar = if want.alone || slot.idle { slot.bars_idle(want) } else { slot.bars_shared(want) };
+        let bar = if moves && Some(slot.id) == home {
+            // Nobody was in its way: where it cannot go it is as it was, whatever is predicted of that.
+            slot.bars_return(want, suspension.off, true)
+        } else if want.alone || slot.idle {
+            slot.bars_idle(want)
+        } else {
+            slot.bars_shared(want)
+        };
         match bar {
             Some(bar) => refusals.push((info.index, slot.refusal(bar, want, slots.options, now))),
             None => {
@@ -249,7 +257,6 @@ fn find_harmless(
         return Ok(slots.slots[at].id);
     }
     // A job that made room or was to move gets its place back, and no other job may take the GPU of one that is over the bound on its start.
-    let moves = matches!(suspension.cause.as_deref(), Some(EndCause::Spread { .. }));
     let keeps = moves
         || suspension.makes_room_for().is_some()
         || state.job(want.job).is_some_and(|job| state.is_overdue(job, now));
@@ -283,6 +290,7 @@ fn want(state: &State, job: &Job, suspension: &Suspension, now: Millis) -> Want 
         particular: true,
         sharing: job.placement().map_or(of.sharing, |placement| placement.sharing),
         alone,
+        floor: job.placement().and_then(|placement| placement.floor),
         overdue: true,
         ..of
     }

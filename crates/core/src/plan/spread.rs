@@ -11,7 +11,7 @@ use crate::input::Action;
 use crate::ledger::{Gpu, Tenant};
 use crate::model::{EndCause, GpuId, Job, JobId, SharingMode};
 use crate::slowdown::limit;
-use crate::state::State;
+use crate::state::{MOST_SPREADS, State};
 use crate::units::{Fraction, MiB, Millis};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -23,8 +23,6 @@ const COST_OF_GIB: Millis = Millis::secs(1);
 /// What it gains, and those that it leaves, is at least so many times what it costs, and so long: how long jobs go on is an estimate.
 const TIMES_COST: u64 = 2;
 const LEAST_GAIN: Millis = Millis::secs(20);
-/// A job moves so often in one attempt: once more it may be suspended, where it would be ended else.
-const MOST_MOVES: u32 = 2;
 
 /// A job that had best move, and what that brings.
 struct Mover {
@@ -59,18 +57,21 @@ pub(super) fn spread(state: &State, now: Millis, plan: &mut Plan) {
     let options = state.options();
     let taken = taken(state, plan);
     let leaving = leaving_by(plan);
-    let mut left = BTreeSet::new();
+    let shared = (0..).map(GpuId).zip(state.gpus());
+    let shared = shared.filter(|(id, gpu)| gpu.tenants.len() > 1 && gpu.present && !taken.contains(id));
+    let mut movers: Vec<(&Gpu, Mover)> =
+        shared.filter_map(|(_, gpu)| Some((gpu, mover(state, gpu, &leaving)?))).collect();
+    movers.sort_by_key(|(_, mover)| (Reverse(mover.gain), mover.cost, mover.job));
     for to in state.idle().filter(|id| !taken.contains(id)) {
+        if movers.is_empty() {
+            return;
+        }
         let Some(idle) = state.gpu(to).filter(|gpu| closed(gpu, options, now).is_none()) else { continue };
         let is_like = |gpu: &Gpu| (&gpu.info.name, gpu.info.memory) == (&idle.info.name, idle.info.memory);
-        let shared = (0..).map(GpuId).zip(state.gpus()).filter(|(id, gpu)| {
-            gpu.tenants.len() > 1 && gpu.present && is_like(gpu) && !left.contains(id) && !taken.contains(id)
-        });
-        let movers = shared.filter_map(|(id, gpu)| Some((id, mover(state, gpu, &leaving)?)));
-        let best = movers.max_by_key(|(id, mover)| (mover.gain, Reverse(mover.cost), Reverse(*id)));
-        let Some((from, Mover { job, attempt, .. })) = best else { continue };
-        left.insert(from);
-        plan.actions.push(Action::Suspend { job, attempt, cause: Some(EndCause::Spread { to }) });
+        if let Some(at) = movers.iter().position(|(gpu, _)| is_like(gpu)) {
+            let (_, Mover { job, attempt, .. }) = movers.remove(at);
+            plan.actions.push(Action::Suspend { job, attempt, cause: Some(EndCause::Spread { to }) });
+        }
     }
 }
 
@@ -99,7 +100,7 @@ fn mover(state: &State, gpu: &Gpu, leaving: &BTreeSet<JobId>) -> Option<Mover> {
         Millis(together.0.saturating_mul(u64::from(slower)) / u64::from(Fraction::ONE.0))
     };
     let can = |job: &&&Job| {
-        state.may_set_aside(job) && State::times_set_aside(job) < MOST_MOVES && limit(state, job).is_none()
+        state.may_set_aside(job) && State::times_set_aside(job) < MOST_SPREADS && limit(state, job).is_none()
     };
     let movers = there.iter().filter(can).filter_map(|job| {
         let held = gpu.tenant(job.spec.id)?.observed.unwrap_or(MiB::ZERO);

@@ -30,7 +30,7 @@ pub use index::Usage;
 pub(crate) use place::Share;
 pub use place::Unbounded;
 pub(crate) use predictions::{Newcomers, Server};
-pub(crate) use suspensions::aside;
+pub(crate) use suspensions::{MOST_SPREADS, aside};
 pub(crate) use waiting::JobKind;
 pub use waiting::Queue;
 

@@ -124,11 +124,22 @@ impl State {
         of_command.filter_map(|tenant| tenant.peak).max().map(|peak| Floor::Memory(peak.percent(103)))
     }
 
+    /// Whether there are as many GPUs as a job wants with so much: else it would wait for ever. Others of its command may have larger ones, or fewer.
+    fn could_have(&self, job: &Job, floor: Floor) -> bool {
+        let Floor::Memory(floor) = floor else { return true };
+        let least = floor.max(self.least_capacity(job));
+        let large = self.gpus.iter().filter(|gpu| gpu.present && gpu.info.memory >= least);
+        large.count() >= job.spec.request.gpus as usize
+    }
+
     /// What was too little for one of a command is for those of it that wait for another attempt.
     fn raise_floors(&mut self, command: u64, floor: Floor) {
         let recovering = self.queue().jobs().take_while(|(key, _)| key.recovery.0).map(|(_, job)| job);
         let lower = recovering.filter(|job| {
-            job.spec.command_key == command && job.charged_retries > 0 && job.floor < Some(floor)
+            job.spec.command_key == command
+                && job.charged_retries > 0
+                && job.floor < Some(floor)
+                && self.could_have(job, floor)
         });
         for id in lower.map(|job| job.spec.id).collect::<Vec<_>>() {
             let _ = self.update(id, |job| job.floor = Some(floor));
@@ -187,12 +198,13 @@ impl State {
                 let alike = |(other, _): &(&Job, Floor)| {
                     other.spec.command_key == job.spec.command_key && other.spec.id != id
                 };
-                let others = || self.floors().filter(alike).map(|(_, floor)| floor).max();
                 let command = job.spec.command_key;
+                let others = self.floors().filter(alike).map(|(_, floor)| floor).max();
+                let others = others.max(self.at_work(command)).filter(|floor| self.could_have(job, *floor));
                 // One that filled a whole GPU needs a larger one, which a GPU of its own is not.
                 let filled = matches!(blame, recovery::Blame::WholeGpu { .. });
                 let counts = charged && self.options.policy.blind && !filled;
-                let floor = if counts { floor.max(others()).max(self.at_work(command)) } else { floor };
+                let floor = if counts { floor.max(others) } else { floor };
                 let verdict = Reason::OutOfMemoryRetry { blame, next: floor, retries, max_retries };
                 self.leave(id, Some(exit.clone()), verdict);
                 self.enqueue(id, |job| {

@@ -55,7 +55,7 @@ impl State {
         };
         let moving = |step| matches!(step, SuspendStep::Suspending | SuspendStep::Resuming);
         let on_the_way = job.suspension().is_some_and(|suspension| moving(suspension.step));
-        let (status, key) = (exit.status, job.spec.command_key);
+        let (status, is_off, key) = (exit.status, job.is_off(), job.spec.command_key);
         if let Some(why) = exit.not_started.as_ref().filter(|_| exit.machine) {
             return self.not_launched(id, attempt, why, true, applied);
         }
@@ -97,7 +97,8 @@ impl State {
             (ExitStatus::Unknown, _) => failed(Reason::ExitUnknown),
             (_, Some(EvidenceKind::GpuLost)) => failed(Reason::GpuLost { line }),
             (_, _) if lost.is_some() => failed(Reason::GpuLost { line: lost.unwrap_or_default() }),
-            (_, Some(EvidenceKind::GpuOutOfMemory { wanted, said })) => {
+            // What is off its GPUs may have caught that earlier, and does not die of it.
+            (_, Some(EvidenceKind::GpuOutOfMemory { wanted, said })) if !is_off => {
                 return self.out_of_memory(id, &placement, exit, (wanted, said), applied);
             }
             (ExitStatus::Code(_), None) if self.memory_was_full(id, &placement) => {

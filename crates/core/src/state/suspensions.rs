@@ -19,6 +19,8 @@ const PAUSE: Millis = Millis::secs(10);
 const MOST_DOUBLINGS: u32 = 5;
 /// How often an attempt is suspended for the sake of others; after that it is ended or left where it is.
 const MOST_TIMES: u32 = 3;
+/// How often an attempt is moved to an idle GPU, of these: once more it may be suspended, where it would be ended else.
+pub(crate) const MOST_SPREADS: u32 = 2;
 /// Stands for the policy where a user is named.
 const CARMA: &str = "carma";
 
@@ -331,7 +333,9 @@ impl State {
         let on = job.placement().and_then(|placement| placement.gpus.first().copied());
         let wanted = job.suspension().and_then(|suspension| suspension.wanted.as_ref());
         let to = wanted.and_then(|wanted| wanted.to);
-        let missed = to.is_some() && to != on;
+        // A move that was for its own sake is no reason not to suspend it for others'.
+        let spread = job.suspension().is_some_and(Suspension::is_spread);
+        let missed = to.is_some() && to != on && !spread;
         let from = job.suspension().and_then(|suspension| suspension.home.first().copied());
         let from = from.filter(|from| Some(*from) != on).and_then(|from| Some(self.gpu(from)?.info.index));
         let moved = from.zip(wanted).map(|(from, wanted)| Move { by: wanted.by.clone(), from });
@@ -341,6 +345,9 @@ impl State {
             // What kept it from moving is worth knowing once it runs again.
             let failed = missed.or_else(|| halt.failed.take());
             halt.comes_back(now);
+            if spread && moved.is_none() {
+                halt.times = halt.times.max(MOST_SPREADS);
+            }
             (halt.failed, halt.moved) = (failed, moved);
         })
     }
@@ -363,9 +370,14 @@ impl State {
         if stuck {
             return self.end(id, EndCause::Stuck { why });
         }
+        let spread = job.suspension().is_some_and(Suspension::is_spread);
         if step == Some(SuspendStep::Suspending) {
             return self.change_halt(id, |halt| {
-                halt.failed = Some(why);
+                if spread {
+                    halt.times = halt.times.max(MOST_SPREADS);
+                } else {
+                    halt.failed = Some(why);
+                }
                 halt.now = None;
             });
         }
@@ -373,7 +385,6 @@ impl State {
         self.vacate(id, &gpus);
         self.update(id, |job| {
             let Phase::Running { placement, halt, .. } = &mut job.phase else { return };
-            halt.failed = Some(why);
             let Some(suspension) = &mut halt.now else { return };
             suspension.step = SuspendStep::Suspended;
             placement.gpus.clone_from(&suspension.home);
@@ -382,8 +393,14 @@ impl State {
                 && wanted.to.take().is_some()
             {
                 suspension.bound = true;
+                if spread {
+                    halt.times = halt.times.max(MOST_SPREADS);
+                } else {
+                    halt.failed = Some(why);
+                }
                 return;
             }
+            halt.failed = Some(why);
             let pause = PAUSE.0 << suspension.failures.min(MOST_DOUBLINGS);
             suspension.not_before = Some(now + Millis(pause));
             suspension.failures = suspension.failures.saturating_add(1);

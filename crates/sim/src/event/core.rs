@@ -477,7 +477,10 @@ impl Scheduler for CoreScheduler<'_> {
         let (measured, next) = self.measure(now, world);
         let crowded = std::mem::take(&mut self.crowded);
         let none_waits = self.state.queue().is_empty() && self.state.halted().is_empty() && !measured;
-        let none_waits = none_waits && !(self.changed && may_spread(&self.state));
+        // What is measured may show that a move pays.
+        let spreads = (self.changed || measured) && may_spread(&self.state);
+        self.changed |= spreads;
+        let none_waits = none_waits && !spreads;
         if none_waits && !crowded {
             self.wake = next;
             return Vec::new();
