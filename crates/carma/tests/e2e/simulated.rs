@@ -56,7 +56,7 @@ const RUNS: [(&str, SharingMode, Known, u64); 12] = [
     ("horus", SharingMode::TimeSlice, Known::Seen, 11),
     ("kace", SharingMode::Mps, Known::Seen, 16),
     ("adaptive", SharingMode::Mps, Known::Nothing, 4),
-    ("adaptive", SharingMode::TimeSlice, Known::Nothing, 12),
+    ("adaptive", SharingMode::TimeSlice, Known::Nothing, 214),
     ("adaptive", SharingMode::Mps, Known::Seen, 123),
     ("adaptive", SharingMode::TimeSlice, Known::Seen, 170),
 ];

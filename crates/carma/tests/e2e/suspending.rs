@@ -229,7 +229,6 @@ fn a_job_moves_to_another_gpu_and_goes_on_where_it_was() {
     assert_eq!((over.job.state.as_str(), over.attempts.len()), ("COMPLETED", 1), "{}", daemon.log());
 }
 
-/// A span as tables write it: `45s`, `1m05s`; seconds.
 /// Two jobs take turns beside a GPU that comes to be usable, and none waits: the one that costs less to move has it.
 #[test]
 fn a_job_moves_by_itself_to_a_gpu_that_stays_idle() {
@@ -241,7 +240,7 @@ fn a_job_moves_by_itself_to_a_gpu_that_stays_idle() {
     runs_with(&daemon, moves, 5);
     let both = [stays, moves].map(|id| daemon.show(id).job.gpus);
     assert_eq!(both, [vec![0], vec![0]]);
-    carma(&daemon, &["resume", "1"]);
+    carma(&daemon, &["resume", "--gpu", "1"]);
     until(&format!("job {moves} to be on GPU 1; the daemon's log:\n{}", daemon.log()), || {
         let job = daemon.show(moves).job;
         (job.state == "RUNNING" && job.gpus == [1]).then_some(())
@@ -250,9 +249,10 @@ fn a_job_moves_by_itself_to_a_gpu_that_stays_idle() {
     assert!(told.contains("moved here from GPU 0 by carma"), "{told}");
     let before = steps(&daemon, moves);
     until("it to go on", || (steps(&daemon, moves) > before).then_some(()));
-    assert_eq!((daemon.show(stays).job.gpus, daemon.show(moves).attempts.len()), (vec![0], 0));
+    assert_eq!((daemon.show(stays).job.gpus, daemon.show(moves).job.attempts), (vec![0], 1));
 }
 
+/// A span as tables write it: `45s`, `1m05s`; seconds.
 fn seconds(span: &str) -> u64 {
     let span = span.trim_end_matches('s');
     let (minutes, seconds) = span.split_once('m').unwrap_or(("0", span));
@@ -388,7 +388,7 @@ fn a_job_on_two_gpus_that_is_over_its_bound_has_room_made_for_it() {
     let first = daemon.submit(limited(30, 300, 360));
     let second = daemon.submit(limited(30, 400, 450));
     let wide = daemon.submit(SubmitRequest { gpus: Some(2), ..limited(20, 20, 60) });
-    let long = daemon.submit(limited(30, 400, 18_000));
+    let long = daemon.submit(limited(30, 700, 18_000));
     for id in [first, second] {
         assert_eq!(daemon.end_of(id).job.state, "COMPLETED");
     }
