@@ -28,7 +28,7 @@ fn jobs_with_secrets(daemon: &Daemon) -> Vec<u64> {
         words.extend(command);
         submit_as(daemon, "carma-alice", &words)
     };
-    let ids = vec![
+    let mut ids = vec![
         submit(&[], &[&script, "exit 3"]),
         submit(
             &["--name", SECRET],
@@ -41,13 +41,14 @@ fn jobs_with_secrets(daemon: &Daemon) -> Vec<u64> {
         submit(&[], &[&script, "sleep 600"]),
         submit(&["--exclusive"], &[&script, "sleep 600"]),
         submit(&["--hold", "--name", SECRET], &[&script, "true"]),
-        submit(&["--exclusive", "--name", SECRET], &[&script, "true"]),
     ];
     for id in &ids[..5] {
         until("a failure", || daemon.show(*id).job.exit_code.or(daemon.show(*id).job.ended_ms.map(|_| 0)));
     }
     daemon.in_state(ids[6], "RUNNING");
     daemon.in_state(ids[7], "RUNNING");
+    // It waits for these: had it come before they ran it could be before them.
+    ids.push(submit(&["--exclusive", "--name", SECRET], &[&script, "true"]));
     until("its output", || daemon.output(ids[6]).contains(SECRET).then_some(()));
     ids
 }
