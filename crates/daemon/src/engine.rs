@@ -1221,8 +1221,8 @@ impl Engine {
                 self.count_submissions();
                 self.submitted.retain(|id, _| self.state.job(*id).is_some());
                 if self.adopting {
-                    // Their errands were among what is not done now, and nobody decides on them again. Of one that turns out to
-                    // be over nothing is done.
+                    // Their errands were dropped with the failed commit, and no plan issues them again. A job that has ended
+                    // meanwhile needs none.
                     for id in self.state.halted().iter().copied().collect::<Vec<_>>() {
                         self.suspend_on(id);
                     }

@@ -12,7 +12,7 @@
 
 #![cfg_attr(not(test), warn(clippy::print_stderr))]
 
-/// Says something on standard error. Nobody may read it, and its disk may be full: `eprintln!` would panic then.
+/// Writes a line to standard error, if it can: where the reader is gone or the disk is full, `eprintln!` would panic.
 macro_rules! complain {
     ($($what:tt)*) => {{
         let _ = std::io::Write::write_fmt(&mut std::io::stderr().lock(), format_args!("{}\n", format_args!($($what)*)));

@@ -78,7 +78,7 @@ pub enum EndCause {
         /// The job that waits.
         job: JobId,
     },
-    /// It moves to a GPU that is idle, and on which nobody waits to be placed. It is suspended for that, and never ended.
+    /// It moves to an idle GPU that no waiting job can use. It is suspended for that, and never ended.
     Spread {
         /// The GPU.
         to: GpuId,

@@ -138,9 +138,7 @@ pub fn bars_move(state: &State, now: Millis, job: &Job, to: GpuId) -> Option<Rea
     let now = now.max(state.now());
     let mut as_if = as_if_off(state, job)?;
     as_if.home = vec![to];
-    let mut arrived = Slots::new(state, now);
-    reserve_arrivals(&mut arrived, state, now, Some(job.spec.id));
-    find(&mut arrived, state, job, &as_if, now).err().map(|reason| *reason)
+    find(&mut with_arrivals(state, now, job), state, job, &as_if, now).err().map(|reason| *reason)
 }
 
 /// The GPU that a job had best move to of those that it could now: an idle one, else the one with the fewest jobs, of these the one with
@@ -149,14 +147,19 @@ pub fn bars_move(state: &State, now: Millis, job: &Job, to: GpuId) -> Option<Rea
 pub fn best_move(state: &State, now: Millis, job: &Job) -> Option<GpuId> {
     let on = &job.placement()?.gpus;
     let from = &state.gpu(*on.first()?)?.info;
-    let now = now.max(state.now());
-    let mut arrived = Slots::new(state, now);
-    reserve_arrivals(&mut arrived, state, now, Some(job.spec.id));
+    let arrived = with_arrivals(state, now.max(state.now()), job);
     let is_like = |info: &GpuInfo| (&info.name, info.memory) == (&from.name, from.memory);
     let mut others: Vec<&Slot<'_>> =
         arrived.slots.iter().filter(|slot| !on.contains(&slot.id) && is_like(&slot.gpu.info)).collect();
     others.sort_by_key(|slot| (!slot.idle, slot.tenants, Reverse(slot.free), slot.id));
     others.into_iter().map(|slot| slot.id).find(|to| bars_move(state, now, job, *to).is_none())
+}
+
+/// All GPUs, as if the jobs on their way to another one were there, but for this job.
+fn with_arrivals<'a>(state: &'a State, now: Millis, job: &Job) -> Slots<'a> {
+    let mut slots = Slots::new(state, now);
+    reserve_arrivals(&mut slots, state, now, Some(job.spec.id));
+    slots
 }
 
 /// Reserves what jobs on their way take where they move to, and where they must go back to if they cannot, as if they were there. Several may
@@ -232,7 +235,7 @@ fn find_harmless(
             continue;
         }
         let bar = if moves && Some(slot.id) == home {
-            // Nobody was in its way: where it cannot go it is as it was, whatever is predicted of that.
+            // It left for its own sake: where it cannot move it returns as it was, and no prediction keeps it out.
             slot.bars_return(want, suspension.off, true)
         } else if want.alone || slot.idle {
             slot.bars_idle(want)

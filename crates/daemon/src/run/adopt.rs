@@ -106,9 +106,12 @@ pub fn find(records: &Records, known: Known<'_>) -> io::Result<Found> {
     Err(io::Error::other("its record comes and goes"))
 }
 
-/// What became of an attempt whose record says nothing of use, as where the power was lost before its bytes were on the disk.
-/// Claims do not wait for the disk: 4 ms a launch, and it would change no verdict on what ran. Nothing is started again
-/// here, since what was claimed may have run. The error, where something of it may live that nobody can be told by.
+/// What became of an attempt whose record is damaged, as after a power loss before its bytes were on the disk. Claims are not
+/// synced: that takes 4 ms a launch, and changes no verdict on what ran. The attempt is never started again, since it may
+/// have run.
+///
+/// # Errors
+/// That of the record, where a process of the attempt may live and the journal does not know it.
 fn damaged(
     known: Known<'_>,
     open: impl Fn(ProcessRef) -> io::Result<Option<OwnedFd>>,
@@ -118,7 +121,7 @@ fn damaged(
     if !known.life.is_of(known.here) {
         return Ok(unknown);
     }
-    // Whoever claimed it may be about to start it.
+    // The supervisor that claimed it may be about to start it.
     let Some(supervisor) = known.supervisor else { return Err(why) };
     if let Some(pidfd) = open(supervisor)? {
         return Ok(Found::Alive { supervisor, child: known.child, pidfd });

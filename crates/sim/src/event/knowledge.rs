@@ -122,7 +122,8 @@ impl Known {
     pub(super) fn forecasts(&self, command: u64, task: &CatalogueTask, options: &Options) -> Forecasts {
         let errors = &self.knowledge.errors;
         let wrong = |memory: Option<MiB>| memory.map(|memory| errors.memory(command, memory));
-        // The published policies go by the number alone.
+        // The published policies go by the measured number alone.
+        let bounded = options.policy.blind;
         match self.knowledge.tasks {
             TasksKnown::Catalogue => {
                 let known = task.forecasts;
@@ -130,14 +131,14 @@ impl Known {
                 let estimates = known.estimates.with(Estimator::Measured, measured);
                 // What is wrong is no measurement.
                 let told = |most| if errors.memory == 0.0 { bound(most, 1) } else { scaled(most) };
-                let computed = measured.filter(|_| options.policy.blind).map(told).or(known.computed);
+                let computed = measured.filter(|_| bounded).map(told).or(known.computed);
                 Forecasts { declared: wrong(known.declared), estimates, computed }
             }
             TasksKnown::Learned => {
                 let seen = self.memory.get(&command).copied();
                 let measured = seen.map(|(most, _)| most);
                 let estimates = Forecasts::default().estimates.with(Estimator::Measured, measured);
-                let computed = seen.filter(|_| options.policy.blind).map(|(most, runs)| bound(most, runs));
+                let computed = seen.filter(|_| bounded).map(|(most, runs)| bound(most, runs));
                 Forecasts { estimates, computed, ..Forecasts::default() }
             }
         }
