@@ -67,8 +67,9 @@ pub(crate) fn may_be_narrowed(state: &State, job: &Job) -> bool {
 /// Most classes of pending jobs that predictions are asked for. Plans search for no more of them in vain ([`crate::plan`]): without a
 /// prediction a job is not placed beside others.
 pub(crate) const ASKED: usize = 12;
-/// Jobs that are looked at for that.
+/// Kinds of jobs that are looked at for that, and jobs that are passed over, as they are like others or may not start now.
 const LOOKED_AT: usize = 4096;
+const PASSED: usize = 8 * LOOKED_AT;
 /// Questions at a time. Of fewer, and without limits of slowdown, there are no others once these are answered.
 pub const MOST_QUESTIONS: usize = 256;
 /// Companies that are asked about, those of the fewest jobs first: on many GPUs a job finds a place among them.
@@ -211,7 +212,9 @@ fn at_work(state: &State, candidates: &[Candidate<'_>]) -> Vec<Question> {
 fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
     let halted = state.halted().iter().filter_map(|id| state.job(*id));
     let returning = halted.filter(|job| job.suspension().is_some_and(|s| s.is_off() && s.cause.is_some()));
-    let line = state.queue().line(state.now()).map(|(_, job)| job).take(LOOKED_AT);
+    let line = state.queue().line(state.now()).map(|(_, job)| job).take(PASSED);
+    // Plans pass by the others, and search for those behind them.
+    let line = line.filter(|job| state.is_free_to_start(job));
     let by_progress = state.options().policy.progress.is_some();
     let smallest = state.gpus().iter().map(|gpu| gpu.info.memory).min().unwrap_or_default();
     let joined = state.gpus().iter().filter(|gpu| may_be_joined(gpu));
@@ -223,7 +226,7 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
     let mut candidates = Vec::new();
     for (at, job) in returning.chain(line).enumerate() {
         // Those behind are like one before.
-        if !job.is_off() && kinds.len() == state.queue().kinds() {
+        if !job.is_off() && kinds.len() == state.queue().kinds().min(LOOKED_AT) {
             break;
         }
         if !job.is_off() && !kinds.insert(JobKind::of(job)) {

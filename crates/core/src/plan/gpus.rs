@@ -37,8 +37,8 @@ impl<'a> Places<'a> {
             }
             for (gpu, job, want, part) in taken.drain(..) {
                 slots.limited |= want.limited;
-                if let Some(slot) = slots.slots.iter_mut().find(|slot| slot.id == gpu) {
-                    slot.take(job, &want, part);
+                if let Some(at) = slots.slots.iter().position(|slot| slot.id == gpu) {
+                    slots.take(at, job, &want, part);
                 }
             }
             slots

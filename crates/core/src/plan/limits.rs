@@ -34,16 +34,7 @@ impl<'a> Takes<'a> {
         if may.gpu_hours.is_none() && may.energy_j.is_none() {
             return None;
         }
-        let had = self.had.get_or_insert_with(|| self.state.accounts_at(now));
-        let (used, energy_mj) = had.get(&uid)?.of_period(now, options);
-        let (used_j, left) = (energy_mj / 1000, options.next_period(now).since(now));
-        match (may.gpu_hours, may.energy_j) {
-            (Some(most), _) if used >= Millis::secs(u64::from(most) * 3600) => {
-                Some(UserLimit::GpuHours { used, most, left })
-            }
-            (_, Some(most_j)) if used_j >= most_j => Some(UserLimit::Energy { used_j, most_j, left }),
-            _ => None,
-        }
+        self.had.get_or_insert_with(|| self.state.accounts_at(now)).get(&uid)?.spent(may, now, options)
     }
 
     /// Why a job waits for others of the same user or for the next period, if it does.

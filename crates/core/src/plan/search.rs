@@ -8,10 +8,11 @@ use crate::explain::{NoGpu, Reason, Refusal};
 use crate::ledger::Reservation;
 use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
 use crate::policy::{NeedSource, Options, Order, Progress};
-use crate::state::{Startup, State};
+use crate::slowdown::limit;
+use crate::state::{Blind, Startup, State};
 use crate::units::{Fraction, MiB, Millis};
-use std::cell::OnceCell;
-use std::collections::BTreeSet;
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A place that was found.
@@ -39,6 +40,21 @@ pub(super) struct Slots<'a> {
     any_lent: bool,
     /// Time until each open GPU is idle, shortest first. Computed at its first use.
     empty: OnceCell<Vec<(Millis, usize)>>,
+    /// Answers of [`Self::is_full_for`] since a GPU was last given away, kept or lent.
+    full: RefCell<BTreeMap<FullFor, bool>>,
+}
+
+/// All that [`Slots::is_full_for`] depends on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct FullFor {
+    blind: Blind,
+    sharing: SharingMode,
+    least_capacity: MiB,
+    several: bool,
+    /// How long it takes, and its floor, where GPUs that are kept are lent.
+    lent: Option<(Option<Millis>, Option<Fraction>)>,
+    /// The job itself, where GPUs may be kept for it.
+    job: Option<JobId>,
 }
 
 impl<'a> Slots<'a> {
@@ -50,7 +66,11 @@ impl<'a> Slots<'a> {
         sizes.sort_unstable();
         sizes.dedup();
         let limited = slots.iter().any(|slot| slot.limited.is_some());
-        let wanted = limited || options.max_slowdown.is_some() || state.queue().any_limited();
+        let mut set_aside = state.halted().iter().filter_map(|id| state.job(*id));
+        let wanted = limited
+            || options.max_slowdown.is_some()
+            || state.queue().any_limited()
+            || set_aside.any(|job| limit(state, job).is_some());
         if wanted || options.policy.goes_by_predictions() {
             slots.iter_mut().for_each(Slot::look_beside);
         }
@@ -70,6 +90,7 @@ impl<'a> Slots<'a> {
             limited,
             any_lent: false,
             empty: OnceCell::new(),
+            full: RefCell::default(),
         }
     }
 
@@ -120,10 +141,21 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Whether no GPU has room for a job of unknown memory, whatever it does: of many such jobs one search tells.
+    /// Whether no GPU has room for a job of unknown memory, whatever it does: of many such jobs one search tells. Asked of each job in
+    /// the queue.
     pub(super) fn is_full_for(&self, want: &Want) -> bool {
-        want.blind.is_some()
-            && !self.slots.iter().any(|slot| slot.is_open_to(want) && slot.free >= slot.need_of(want))
+        let Some(blind) = want.blind else { return false };
+        let search =
+            || !self.slots.iter().any(|slot| slot.is_open_to(want) && slot.free >= slot.need_of(want));
+        let kind = FullFor {
+            blind,
+            sharing: want.sharing,
+            least_capacity: want.least_capacity,
+            several: want.gpus > 1,
+            lent: self.any_lent.then_some((want.takes, want.floor)),
+            job: want.particular.then_some(want.job),
+        };
+        *self.full.borrow_mut().entry(kind).or_insert_with(search)
     }
 
     /// GPUs for a job, if there are enough. Else the largest need with which a job of this kind, asking for as many GPUs, might
@@ -329,13 +361,12 @@ impl<'a> Slots<'a> {
         let memory = self.largest(&found.slots);
         self.limited |= want.limited;
         // Where it keeps the policy's, the lower one that it might have joined with is of no use to it.
-        let floor = found.slots.iter().find_map(|i| self.slots[*i].joins_at_lower_floor(want));
+        let floor = if let Reason::PlacedShared { floor, .. } = found.reason { floor } else { None };
         let want = &Want { floor, ..*want };
         let part = self.part(&found.slots, want);
         let sharing = self.sharing(&found.slots, want);
         for i in found.slots {
-            self.slots[i].take(job.spec.id, want, part);
-            self.servers.extend(self.slots[i].server());
+            self.take(i, job.spec.id, want, part);
             gpus.push(self.slots[i].id);
             // Of thousands of GPUs the others stay as they are.
             if let Some(empty) = self.empty.get_mut() {
@@ -351,8 +382,16 @@ impl<'a> Slots<'a> {
         placement(self.options, job, want, Given { gpus, memory, sharing, part, at, reason: found.reason })
     }
 
+    /// Gives a job one GPU.
+    pub(super) fn take(&mut self, at: usize, job: JobId, want: &Want, part: Option<MiB>) {
+        self.full.get_mut().clear();
+        self.slots[at].take(job, want, part);
+        self.servers.extend(self.slots[at].server());
+    }
+
     /// Keeps a GPU for a job, unless it is kept for another.
     pub(super) fn hold_for(&mut self, gpu: GpuId, job: JobId) {
+        self.full.get_mut().clear();
         self.slots.iter_mut().filter(|slot| slot.id == gpu).for_each(|slot| slot.hold_for(job));
     }
 
@@ -375,7 +414,9 @@ impl<'a> Slots<'a> {
             (!slot.gpu.foreign().is_empty(), slot.has_added(), slot.left(), last_came, slot.id)
         });
         let kept = slots.iter_mut().take((want.gpus as usize).saturating_sub(has));
-        kept.map(|slot| slot.hold_for(want.job)).count() > 0
+        let more = kept.map(|slot| slot.hold_for(want.job)).count() > 0;
+        self.full.get_mut().clear();
+        more
     }
 
     /// Lets others have the GPUs that are kept for a job until the last of them is free, as far as is known (EASY backfilling: Lifka 1995). Returns
@@ -386,6 +427,7 @@ impl<'a> Slots<'a> {
         let until = idle_in.iter().copied().max().filter(|_| idle_in.len() == want.gpus as usize);
         let Some(until) = until.filter(|until| *until > Millis::ZERO) else { return false };
         self.any_lent = true;
+        self.full.get_mut().clear();
         let kept = self.slots.iter_mut().filter(|slot| slot.held() == Some(want.job) && !slot.is_lent());
         kept.map(|slot| slot.lend(until)).count() > 0
     }

@@ -49,16 +49,14 @@ pub struct Tried {
     pub max_charged: u32,
     /// Memory that a GPU must have in all to be worth another attempt, by all that is known of the job.
     pub least: MiB,
-    /// GPUs that it asks for.
-    pub gpus: usize,
-    /// Memory of each GPU that is present.
-    pub present: Vec<MiB>,
+    /// The most memory that each of as many GPUs as it asks for has. `None`: there are too few.
+    pub most: Option<MiB>,
 }
 
 impl Tried {
     /// Whether there are GPUs enough for it of at least this size.
     fn fits(&self, least: MiB) -> bool {
-        self.present.iter().filter(|memory| **memory >= least).count() >= self.gpus
+        self.most >= Some(least)
     }
 }
 
@@ -328,8 +326,7 @@ mod tests {
             free: 0,
             max_charged: 5,
             least: MiB(9_000),
-            gpus: 1,
-            present: vec![CAPACITY; 2],
+            most: Some(CAPACITY),
         }
     }
 
@@ -340,8 +337,8 @@ mod tests {
         let aegis = Options { policy: presets::by_name("aegis").unwrap(), ..Options::default() };
         let at = |charged, floor| Tried { charged, floor: Some(floor), ..tried() };
         let harmed = |free, floor| Tried { free, floor, ..tried() };
-        let large = || Tried { present: vec![CAPACITY, MiB::gib(80)], ..tried() };
-        let small = |least| Tried { least, present: vec![MiB(16_384); 2], ..tried() };
+        let large = || Tried { most: Some(MiB::gib(80)), ..tried() };
+        let small = |least| Tried { least, most: Some(MiB(16_384)), ..tried() };
         let give_up = Next::GiveUp;
         let table = [
             // The first retry gets what was seen to be wanted, plus 10 %.
@@ -358,7 +355,7 @@ mod tests {
                     ..guessed()
                 },
                 OWN_CAP,
-                Tried { present: vec![MiB::gib(80)], ..tried() },
+                Tried { most: Some(MiB::gib(80)), ..tried() },
                 &graded,
                 retry(memory(33_600), true),
             ),
@@ -379,7 +376,7 @@ mod tests {
                 "second on a large GPU",
                 OomFacts { capacity: MiB::gib(141), ..facts() },
                 OWN,
-                Tried { present: vec![MiB::gib(141)], ..at(1, memory(46_000)) },
+                Tried { most: Some(MiB::gib(141)), ..at(1, memory(46_000)) },
                 &graded,
                 retry(memory(69_000), true),
             ),
@@ -387,7 +384,7 @@ mod tests {
                 "third on a large GPU",
                 OomFacts { capacity: MiB::gib(141), ..facts() },
                 OWN,
-                Tried { present: vec![MiB::gib(141)], ..at(2, memory(72_500)) },
+                Tried { most: Some(MiB::gib(141)), ..at(2, memory(72_500)) },
                 &graded,
                 retry(ALONE, true),
             ),
@@ -464,14 +461,21 @@ mod tests {
                 give_up(GiveUp::RetriesUsed(0)),
             ),
             ("too large", facts(), OWN, small(MiB(20_000)), &graded, give_up(GiveUp::NoLargerGpu)),
-            ("too many", facts(), OWN, Tried { gpus: 3, ..tried() }, &graded, give_up(GiveUp::NoLargerGpu)),
+            (
+                "too many",
+                facts(),
+                OWN,
+                Tried { most: None, ..tried() },
+                &graded,
+                give_up(GiveUp::NoLargerGpu),
+            ),
             // A GPU that it had alone and filled: only a larger one does, also after the last retry; half more of it, where there is one.
             ("filled", facts(), FILLED, large(), &graded, retry(memory(61_440), true)),
             (
                 "filled, hardly a larger one",
                 facts(),
                 FILLED,
-                Tried { present: vec![CAPACITY, MiB::gib(48)], ..tried() },
+                Tried { most: Some(MiB::gib(48)), ..tried() },
                 &graded,
                 retry(memory(40_961), true),
             ),

@@ -8,9 +8,10 @@
 
 use super::State;
 use super::energy::{Load, Meter, Others, Tally};
+use crate::explain::UserLimit;
 use crate::ledger::{Gpu, Tenant};
 use crate::model::{GpuId, Had, Job, JobId, SharingMode, User};
-use crate::policy::Options;
+use crate::policy::{Allowance, Options};
 use crate::units::{Fraction, Millis, is_zero};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,6 +84,19 @@ impl Account {
             (self.period_charged, self.period_energy_mj)
         } else {
             (Millis::ZERO, 0)
+        }
+    }
+
+    /// The quota that is used up in the quota period of this time, if one is.
+    pub(crate) fn spent(&self, may: Allowance, now: Millis, options: &Options) -> Option<UserLimit> {
+        let (used, energy_mj) = self.of_period(now, options);
+        let (used_j, left) = (energy_mj / 1000, options.next_period(now).since(now));
+        match (may.gpu_hours, may.energy_j) {
+            (Some(most), _) if used >= Millis::secs(u64::from(most) * 3600) => {
+                Some(UserLimit::GpuHours { used, most, left })
+            }
+            (_, Some(most_j)) if used_j >= most_j => Some(UserLimit::Energy { used_j, most_j, left }),
+            _ => None,
         }
     }
 
@@ -231,6 +245,12 @@ impl Accounts {
         us / u64::from(options.allowances.share_of(uid))
     }
 
+    /// Whether a user has used a quota up, by what was charged until now.
+    pub(super) fn has_spent(&self, uid: u32, now: Millis, options: &Options) -> bool {
+        let may = options.allowances.of(uid);
+        self.users.get(&uid).is_some_and(|account| account.spent(may, now, options).is_some())
+    }
+
     /// What the present attempt of a job had of its GPUs, as far as it was charged.
     pub(super) fn had(&self, job: JobId) -> Had {
         self.jobs.get(&job).copied().unwrap_or_default()
@@ -373,13 +393,13 @@ impl State {
     /// What the present attempt of a job that has GPUs had of them until now.
     pub(super) fn had_until_now(&self, job: &Job) -> Had {
         let mut had = self.accounts.had(job.spec.id);
+        let (pace, known) = self.pace(job);
         let gpus = job.placement().into_iter().flat_map(|placed| &placed.gpus);
         for (id, gpu) in gpus.filter_map(|id| Some((id, self.gpu(*id)?))) {
             let (Some(meter), Some(tenant)) = (self.accounts.meters.get(id), gpu.tenant(job.spec.id)) else {
                 continue;
             };
             let (from, span) = (meter.until, self.now.since(meter.until));
-            let (pace, known) = self.pace(job);
             had.charge(span, over(pace, self.starts_until(job, tenant), from, span), known);
         }
         had

@@ -211,8 +211,9 @@ impl State {
                 left.push((*gpu, tenant));
             }
         }
+        let gone: Vec<GpuId> = left.iter().map(|(gpu, _)| *gpu).collect();
         let (suspended, absences) = (halt.until(now), halt.absences_until(now));
-        // One that is suspended has left already.
+        // One that is suspended has left already: to those who are there now nothing happens.
         if let Some(suspension) = halt.now.filter(|suspension| suspension.is_off()) {
             left.extend(suspension.home.into_iter().zip(suspension.kept));
         }
@@ -243,8 +244,8 @@ impl State {
             growing: a.growing || b.growing,
             unseen: a.unseen.max(b.unseen),
         });
-        self.regrouped(&placement.gpus);
-        self.predict_paces(&placement.gpus);
+        self.regrouped(&gone);
+        self.predict_paces(&gone);
         if !matches!(verdict, Reason::Judging) {
             self.suspect_peers(id, &placement, exit.as_ref());
         }

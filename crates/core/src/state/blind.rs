@@ -49,7 +49,7 @@ impl Alike {
     /// What it takes as well, however much that is of a GPU.
     fn taken(self) -> MiB {
         match self {
-            Self::Command(taken) => taken.percent(103),
+            Self::Command(taken) => a_little_more(taken),
             Self::Failed(given) => given,
             Self::Program(_) => MiB::ZERO,
         }
@@ -81,9 +81,7 @@ impl Taken {
         for peak in state.ran_lately() {
             taken.add_to_program(*peak);
         }
-        let tenants = state.gpus().iter().flat_map(|gpu| &gpu.tenants);
-        for tenant in tenants.filter(|tenant| tenant.is_representative(state.now())) {
-            let (Some(job), Some(memory)) = (state.job(tenant.job), tenant.peak) else { continue };
+        for (job, memory) in state.peaks_at_work() {
             let (command, program) = (job.spec.command_key, job.spec.program_key);
             let most = taken.commands.entry(command).or_default();
             *most = memory.max(*most);
@@ -144,11 +142,8 @@ impl<'a> Blinds<'a> {
         let usual = state.usual_memory().map(enough_for_most);
         // Those that a limit of their user keeps out take nothing from the others.
         let may_start = |(uid, waiting): (u32, usize)| {
-            let (may, has) = (state.options().allowances.of(uid), state.usage(uid));
-            let left = |most: Option<u32>, has: u32| {
-                most.map_or(usize::MAX, |most| most.saturating_sub(has) as usize)
-            };
-            waiting.min(left(may.jobs, has.running)).min(left(may.gpus, has.gpus))
+            let (jobs, gpus) = state.allowed_more(uid);
+            waiting.min(jobs.min(gpus) as usize)
         };
         let among = state.queue().blind().map(may_start).sum::<usize>().div_ceil(gpus).max(1) as u64;
         let usual = Blind { caps: state.options().caps, among, usual, alike: None, held: MiB::ZERO };
@@ -169,6 +164,11 @@ impl<'a> Blinds<'a> {
         let of_program = || taken.of_program(job, usual).filter(|_| self.state.may_retry(job));
         Blind { alike: taken.of_command(job, self.largest).or_else(of_program), ..blind }
     }
+}
+
+/// What a job takes of which another of its command is the measure.
+pub(super) fn a_little_more(taken: MiB) -> MiB {
+    taken.percent(103)
 }
 
 /// A command that has not run may take more than any that has: what of that is enough was tried on made-up traces

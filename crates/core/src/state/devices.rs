@@ -25,6 +25,10 @@ impl State {
             }
         }
         self.index_gpus();
+        // A job that came while there were too few GPUs for it has no bound on its start.
+        if self.options.policy.line.is_by_length() {
+            self.rebuild_waiting();
+        }
     }
 
     pub(super) fn observed(&mut self, at: Millis, id: GpuId, seen: &Observation) -> Result<(), Rejected> {

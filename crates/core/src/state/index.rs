@@ -130,6 +130,26 @@ impl State {
         self.halted.remove(&id);
     }
 
+    /// How many more jobs and GPUs the limits and quotas of a user allow now.
+    pub(crate) fn allowed_more(&self, uid: u32) -> (u32, u32) {
+        let options = &self.options;
+        if options.allowances.is_unlimited() {
+            return (u32::MAX, u32::MAX);
+        }
+        if self.accounts.has_spent(uid, self.now, options) {
+            return (0, 0);
+        }
+        let (may, has) = (options.allowances.of(uid), self.usage(uid));
+        let left = |most: Option<u32>, has: u32| most.map_or(u32::MAX, |most| most.saturating_sub(has));
+        (left(may.jobs, has.running), left(may.gpus, has.gpus))
+    }
+
+    /// Whether a job that waits may start now, as far as its user's limits and a pause of its own go.
+    pub(crate) fn is_free_to_start(&self, job: &Job) -> bool {
+        let (jobs, gpus) = self.allowed_more(job.spec.user.uid);
+        jobs > 0 && gpus >= job.spec.request.gpus && job.not_before.is_none_or(|until| until <= self.now)
+    }
+
     /// Restores what is derived from the GPUs.
     pub(super) fn index_gpus(&mut self) {
         self.order = (0..).map(GpuId).take(self.gpus.len()).collect();
@@ -145,16 +165,27 @@ impl State {
         let first = |gpu: &Gpu| gpus.iter().position(|other| other.info.name == gpu.info.name);
         let kinds = gpus.iter().map(|gpu| GpuId(u32::try_from(first(gpu).unwrap_or(0)).unwrap_or(u32::MAX)));
         self.kinds = kinds.collect();
-        self.sizes = gpus.iter().filter(|gpu| gpu.present).map(|gpu| gpu.info.memory).collect();
-        self.sizes.sort_unstable_by_key(|memory| std::cmp::Reverse(*memory));
+        let sizes = |of: &dyn Fn(&Gpu) -> bool| {
+            let present = gpus.iter().filter(|gpu| gpu.present && of(gpu));
+            let mut sizes: Vec<MiB> = present.map(|gpu| gpu.info.memory).collect();
+            sizes.sort_unstable_by_key(|memory| std::cmp::Reverse(*memory));
+            sizes
+        };
+        (self.sizes, self.whole_sizes) = (sizes(&|_| true), sizes(&|gpu| !gpu.info.is_mig()));
         self.latest_fault = gpus.iter().flat_map(|gpu| gpu.faults.values()).copied().max();
+    }
+
+    /// The most memory that each of as many GPUs as a job asks for has; a job on several takes no MIG instances. `None`: there are too few.
+    pub(crate) fn most_memory(&self, job: &Job) -> Option<MiB> {
+        let gpus = job.spec.request.gpus;
+        let sizes = if gpus > 1 { &self.whole_sizes } else { &self.sizes };
+        sizes.get(gpus.checked_sub(1)? as usize).copied()
     }
 
     /// Memory that GPUs must have in all to be worth a try for a job: what is known of it, as far as there are GPUs enough of that size.
     pub(crate) fn least_capacity(&self, job: &Job) -> MiB {
         let known = job.spec.forecasts.known();
-        let most = job.spec.request.gpus.checked_sub(1).and_then(|at| self.sizes.get(at as usize));
-        let known = if most.is_some_and(|most| *most >= known) { known } else { MiB::ZERO };
+        let known = if self.most_memory(job) >= Some(known) { known } else { MiB::ZERO };
         known.max(job.least_capacity()).max(job.spec.forecasts.declared.unwrap_or_default())
     }
 

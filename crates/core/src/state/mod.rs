@@ -95,6 +95,9 @@ pub struct State {
     /// Memory of each GPU that is present, largest first; derived from `gpus`.
     #[serde(skip)]
     sizes: Vec<MiB>,
+    /// The same without MIG instances.
+    #[serde(skip)]
+    whole_sizes: Vec<MiB>,
     /// GPUs that nobody is on, by index; derived from `gpus`.
     #[serde(skip)]
     idle: BTreeSet<(u32, GpuId)>,
@@ -195,13 +198,14 @@ impl State {
         job.due.is_some_and(passed)
     }
 
-    /// When the bound on a job's start passes or passed, if the same users wait until then. `None`: it has none.
+    /// When the bound on a job's start passes or passed, if the same users wait until then. `None`: it has none, or its user's clock
+    /// stands.
     #[must_use]
     pub fn bound_on_start(&self, job: &Job, now: Millis) -> Option<Millis> {
         let (due, uid) = (job.due?, job.spec.user.uid);
         let lag = self.shadows.lag(uid, now);
         let left = (due + lag).since(now);
-        Some(if left > Millis::ZERO { self.shadows.after(uid, now, left) } else { due + lag })
+        if left > Millis::ZERO { self.shadows.after(uid, now, left) } else { Some(due + lag) }
     }
 
     /// Jobs that are launching, running or being judged.
@@ -240,6 +244,13 @@ impl State {
         let run = tenants.filter(|tenant| is_its(tenant.job)).filter_map(|tenant| tenant.peak);
         let ran = self.ran_lately().filter(|peak| peak.command == command).map(|peak| peak.memory);
         run.chain(ran).max().unwrap_or_default()
+    }
+
+    /// What jobs at work take, where that is a measure for others of their command.
+    fn peaks_at_work(&self) -> impl Iterator<Item = (&Job, MiB)> {
+        let tenants = self.gpus.iter().flat_map(|gpu| &gpu.tenants);
+        let tenants = tenants.filter(|tenant| tenant.is_representative(self.now));
+        tenants.filter_map(|tenant| Some((self.job(tenant.job)?, tenant.peak?)))
     }
 
     /// What the latest commands took that ran.

@@ -3,6 +3,7 @@
 //! Whose fault it was and what the next attempt gets is said by [`crate::recovery`]; here the facts are collected and
 //! the verdict is carried out.
 
+use super::blind::a_little_more;
 use super::{Applied, State};
 use crate::explain::{Filling, Reason};
 use crate::input::Rejected;
@@ -116,20 +117,14 @@ impl State {
 
     /// What jobs of a command that are at work take, with a little more.
     fn at_work(&self, command: u64) -> Option<Floor> {
-        let tenants = self.gpus.iter().flat_map(|gpu| &gpu.tenants);
-        let of_command = tenants.filter(|tenant| {
-            tenant.is_representative(self.now)
-                && self.job(tenant.job).is_some_and(|job| job.spec.command_key == command)
-        });
-        of_command.filter_map(|tenant| tenant.peak).max().map(|peak| Floor::Memory(peak.percent(103)))
+        let of_command = self.peaks_at_work().filter(|(job, _)| job.spec.command_key == command);
+        of_command.map(|(_, peak)| Floor::Memory(a_little_more(peak))).max()
     }
 
     /// Whether there are as many GPUs as a job wants with so much: else it would wait for ever. Others of its command may have larger ones, or fewer.
     fn could_have(&self, job: &Job, floor: Floor) -> bool {
         let Floor::Memory(floor) = floor else { return true };
-        let least = floor.max(self.least_capacity(job));
-        let large = self.gpus.iter().filter(|gpu| gpu.present && gpu.info.memory >= least);
-        large.count() >= job.spec.request.gpus as usize
+        self.most_memory(job) >= Some(floor.max(self.least_capacity(job)))
     }
 
     /// What was too little for one of a command is for those of it that wait for another attempt.
@@ -155,8 +150,7 @@ impl State {
             free: job.free_retries,
             max_charged: self.most_retries(job),
             least: self.least_capacity(job).max(everywhere),
-            gpus: job.spec.request.gpus as usize,
-            present: self.gpus.iter().filter(|g| g.present).map(|g| g.info.memory).collect(),
+            most: self.most_memory(job),
         }
     }
 

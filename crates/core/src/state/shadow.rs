@@ -21,6 +21,9 @@ const NEWS: u64 = 20;
 /// A bound is later by one part in so many of the time until all that has come is over in the shadow, the job itself included: that jobs start in
 /// another order, and beside each other, delays some of them by a little.
 const SLACK: u64 = 20;
+/// The same where jobs of several users wait: their parts are seldom whole GPUs, so that jobs of all of them would be over exact bounds at
+/// once, and go in the order of their bounds (docs/research/tried.md).
+const SLACK_AMONG_USERS: u64 = 2;
 /// Jobs of a user whose bounds may still move. Of more, those that came first keep theirs.
 const MOST_ASKED: usize = 4096;
 
@@ -80,10 +83,17 @@ struct Line {
     /// The times when jobs of the user began to wait, and the user's share. `None`: none waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     since: Option<(Times, u32)>,
+    /// Since when the clock stands: the user has nothing to wait for, as a quota is spent. None of the user's jobs waits in the sense of
+    /// `since` then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stands: Option<Millis>,
 }
 
 impl Line {
     fn lag(&self, turns: Turns, now: Millis) -> Millis {
+        if let Some(stands) = self.stands {
+            return self.lag + Millis(now.since(stands).0);
+        }
         let Some((since, share)) = self.since else { return self.lag };
         let times = turns.until(now);
         let gone = (u128::from(times.shared - since.shared) * u128::from(share)) >> POINT;
@@ -109,15 +119,19 @@ impl Shadows {
         self.of.get(&uid).map_or(Millis::ZERO, |line| line.lag(self.turns, now))
     }
 
-    /// When a user's clock will have gone on by so much, if the same users wait until then.
-    pub(super) fn after(&self, uid: u32, now: Millis, by: Millis) -> Millis {
-        match self.of.get(&uid).and_then(|line| line.since) {
+    /// When a user's clock will have gone on by so much, if the same users wait until then. `None`: it stands.
+    pub(super) fn after(&self, uid: u32, now: Millis, by: Millis) -> Option<Millis> {
+        let line = self.of.get(&uid);
+        if line.is_some_and(|line| line.stands.is_some()) {
+            return None;
+        }
+        Some(match line.and_then(|line| line.since) {
             Some((_, share)) if self.turns.users > 1 => {
                 let span = u128::from(by.0) * u128::from(self.turns.shares);
                 now + Millis(u64::try_from(span.div_ceil(u128::from(share.max(1)))).unwrap_or(u64::MAX))
             }
             _ => now + by,
-        }
+        })
     }
 
     /// Whether the clocks of all who wait go alike.
@@ -140,7 +154,7 @@ impl Shadows {
     /// Jobs of a user wait from now on.
     pub(super) fn enter(&mut self, uid: u32, now: Millis, share: u32) {
         let line = self.of.entry(uid).or_default();
-        if line.since.is_none() {
+        if line.since.is_none() && line.stands.is_none() {
             self.turns.times = self.turns.until(now);
             self.turns.users += 1;
             self.turns.shares += u64::from(share);
@@ -158,6 +172,22 @@ impl Shadows {
             self.turns.users -= 1;
             self.turns.shares -= u64::from(share);
         }
+    }
+
+    /// The clocks of these users stand, as if their jobs did not wait, and those of all others go. Returned: whose clock goes again.
+    pub(super) fn stand(&mut self, now: Millis, stands: impl Fn(u32) -> bool) -> Vec<u32> {
+        let differs = |(uid, line): (&u32, &Line)| (stands(*uid) != line.stands.is_some()).then_some(*uid);
+        let mut go_again = Vec::new();
+        for uid in self.of.iter().filter_map(differs).collect::<Vec<_>>() {
+            self.leave(uid, now);
+            let Some(line) = self.of.get_mut(&uid) else { continue };
+            line.lag = line.lag(self.turns, now);
+            line.stands = line.stands.is_none().then_some(now);
+            if line.stands.is_none() {
+                go_again.push(uid);
+            }
+        }
+        go_again
     }
 
     /// Nobody's jobs are in these lines any more, or users have other shares: all leave.
@@ -283,13 +313,15 @@ impl Asked {
         let start = shadow.start(self.clock, gpus, wanted, run)?;
         let wait = u128::from(start.since(self.clock).0) * u128::from(stretch) / u128::from(Fraction::ONE.0);
         // The user's jobs have more GPUs in the shadow than the user's part of them: with that part they would run for
-        // longer than they will. What counts is when they would end.
+        // longer than they will. What counts is when they would end. While all wait, the clock goes on by `share / all` of that time.
         let (part, all) = (gpus as u128 * u128::from(share), u128::from(self.others + u64::from(share)));
         let busy = if self.others == 0 { 0 } else { shadow.busy(start) };
-        let longer = (busy as u128 * all).saturating_sub(part) * u128::from(run.0) / part.max(1);
+        let longer =
+            (busy as u128 * all).saturating_sub(part) * u128::from(run.0) / (gpus as u128 * all).max(1);
         // One that would start at once does so here.
         let none = wait == 0 || self.passed;
-        let slack = if none { 0 } else { u128::from(shadow.over_in(self.clock).0 / SLACK) };
+        let of = if self.others == 0 { SLACK } else { SLACK_AMONG_USERS };
+        let slack = if none { 0 } else { u128::from(shadow.over_in(self.clock).0 / of) };
         Some(self.clock + Millis(u64::try_from(wait + longer + slack).unwrap_or(u64::MAX)))
     }
 }
@@ -422,15 +454,37 @@ mod tests {
         assert_eq!(lags(&shadows, 1000), (0, 0));
         // Three quarters of the time are the other's, and one quarter.
         assert_eq!(lags(&shadows, 5000), (3000, 1000));
-        assert_eq!(shadows.after(1, Millis(5000), Millis(100)), Millis(5400));
+        assert_eq!(shadows.after(1, Millis(5000), Millis(100)), Some(Millis(5400)));
         shadows.leave(2, Millis(5000));
         assert_eq!(lags(&shadows, 9000), (3000, 1000));
-        assert_eq!(shadows.after(1, Millis(9000), Millis(100)), Millis(9100));
+        assert_eq!(shadows.after(1, Millis(9000), Millis(100)), Some(Millis(9100)));
         shadows.forget(Millis(9000), |_| false);
         assert_eq!(lags(&shadows, 9000), (3000, 0));
         shadows.leave(1, Millis(9000));
         shadows.forget(Millis(20_000), |_| false);
         assert_eq!(shadows, Shadows::default());
+    }
+
+    #[test]
+    fn a_clock_that_stands_is_no_competitor_and_goes_on_where_it_stood() {
+        let mut shadows = Shadows::default();
+        shadows.enter(1, Millis(0), 1);
+        shadows.enter(2, Millis(0), 1);
+        assert!(shadows.stand(Millis(1000), |uid| uid == 2).is_empty());
+        // The first has all of the GPUs, and jobs of the second that come do not wait for them.
+        shadows.enter(2, Millis(2000), 1);
+        assert_eq!((shadows.lag(1, Millis(3000)), shadows.lag(2, Millis(3000))), (Millis(500), Millis(2500)));
+        assert_eq!(shadows.after(1, Millis(3000), Millis(100)), Some(Millis(3100)));
+        assert_eq!(shadows.after(2, Millis(3000), Millis(100)), None);
+        shadows.stop(Millis(3000));
+        shadows.enter(1, Millis(3000), 1);
+        assert_eq!(shadows.stand(Millis(4000), |_| false), [2]);
+        shadows.enter(2, Millis(4000), 1);
+        assert_eq!(
+            (shadows.lag(1, Millis(5000)), shadows.lag(2, Millis(5000))),
+            (Millis(1000), Millis(4000))
+        );
+        assert_eq!(shadows.after(2, Millis(5000), Millis(100)), Some(Millis(5200)));
     }
 
     #[test]
@@ -463,10 +517,11 @@ mod tests {
         }
         // One GPU is the part of the second user.
         assert_eq!(shadows.due(2, 1, Millis(10), JobId(2), ask(1, 100)), Some(Millis(10)));
-        // Its second job would find that one busy.
-        assert_eq!(shadows.due(2, 1, Millis(10), JobId(2), ask(1, 100)), Some(Millis(110)));
-        // With one GPU for two it would end later.
-        assert_eq!(shadows.due(3, 1, Millis(10), JobId(3), ask(2, 100)), Some(Millis(110)));
+        // Its second job would find that one busy, and end at 210, so that it has to start by 110: then its clock, which goes half
+        // as fast, says 60.
+        assert_eq!(shadows.due(2, 1, Millis(10), JobId(2), ask(1, 100)), Some(Millis(60)));
+        // With one GPU for two it would end then as well.
+        assert_eq!(shadows.due(3, 1, Millis(10), JobId(3), ask(2, 100)), Some(Millis(60)));
     }
 
     #[test]

@@ -243,7 +243,7 @@ impl<'a> Queue<'a> {
             let clock = self.clock(*user, now);
             let mut left = jobs.range((clock, JobId(u64::MAX))..).map(|((due, _), _)| due.since(clock));
             let left = left.find(|left| *left > Millis::ZERO)?;
-            Some(self.shadows.after(*user, now, left))
+            self.shadows.after(*user, now, left)
         });
         next.min()
     }

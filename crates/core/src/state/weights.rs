@@ -91,6 +91,19 @@ impl State {
             weights.set(uid, weight(weighing, had, sum, users, besides));
         }
         self.weights = weights;
+        self.stop_clocks();
+    }
+
+    /// The clocks of users who have spent a quota stand: their jobs wait for the next period, and neither become overdue by that nor
+    /// count among those who wait for GPUs.
+    fn stop_clocks(&mut self) {
+        let (now, options) = (self.now, &self.options);
+        let stands = |uid| self.usage.contains_key(&uid) && self.accounts.has_spent(uid, now, options);
+        for uid in self.shadows.stand(now, stands) {
+            if self.waiting.has(uid) {
+                self.shadows.enter(uid, now, self.options.allowances.share_of(uid));
+            }
+        }
     }
 
     /// A user who had no job has one.
