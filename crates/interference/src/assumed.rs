@@ -25,7 +25,7 @@ const LEAST: f64 = 0.25;
 const FULL: f64 = 99.0;
 /// A GPU with so much SM activity, percent, is full: they may want any amount more than is seen.
 const SATURATED: f64 = 98.0;
-/// Traffic to the GPU of a typical task, MiB/s: near the median of our catalogue of an H200, 91.
+/// Traffic to the GPU of a task whose kernels leave a third of the SMs free, MiB/s: near the median of our catalogue of an H200, 91.
 const TRAFFIC: f64 = 80.0;
 /// Traffic goes with this power of the SMs that kernels leave free: with it a task weighs as much as the law says that was
 /// fitted without traffic, (free SMs)^-.86 (docs/research/gpu-models.md), where the predictor has .56 and, for traffic, .39.
@@ -38,14 +38,14 @@ const LAUNCHES: f64 = 0.77;
 #[must_use]
 pub fn typical() -> Profile {
     let share = |percent| Some(Stat::of(percent));
-    let metrics = Metrics {
+    let mut metrics = Metrics {
         gract_pct: share(60.0),
         smact_pct: share(33.0),
         smocc_pct: share(10.0),
         drama_pct: share(8.0),
-        pcie_rx_mib_s: share(TRAFFIC),
         ..Metrics::default()
     };
+    metrics.pcie_rx_mib_s = traffic(&metrics);
     Profile { name: "typical".into(), metrics, ..Profile::default() }
 }
 
@@ -104,7 +104,6 @@ fn near(a: &Metrics, b: &Metrics) -> bool {
 /// Traffic to the GPU, MiB/s, that goes with this activity: kernels that leave few SMs free are long, and few are launched.
 fn traffic(metrics: &Metrics) -> Option<Stat> {
     let free = 1.0 - (metrics.smact_pct?.mean / metrics.gract_pct?.mean).clamp(0.0, 0.98);
-    // A typical task leaves a third.
     Some(Stat::of(TRAFFIC * (3.0 * free).powf(LAUNCHES)))
 }
 
