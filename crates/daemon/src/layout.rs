@@ -4,6 +4,7 @@
 use crate::error::{ServeError, path_error};
 use carma_core::state::State;
 use rustix::fs::{FlockOperation, flock, statfs};
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -16,6 +17,12 @@ const LONGEST_SOCKET: usize = 107;
 /// What carma and MPS add to the runtime directory at most: `/mps/UID/pipe` and a name of MPS's own, or
 /// `/pace/JOB.ATTEMPT/` and a name that is put aside while the socket is made.
 const LONGEST_NAME: usize = 47;
+
+/// What carma keeps in the state directory beside the journal's files.
+const OWN_NAMES: &[&str] = &["lock", "reserve", "run", "logs", "recorder", "repair.tmp"];
+
+/// Permissions by which somebody else has a directory too: all may write to it, or it is sticky, as `/tmp`.
+const OF_ALL: u32 = 0o1002;
 
 /// How often, and after what time, something that a killed daemon may have left is looked at again.
 pub(crate) const RETRIES: u32 = 10;
@@ -52,6 +59,8 @@ impl Layout {
     /// Makes the directories and takes the lock. `state_dir` is absolute.
     pub(crate) fn prepare(state_dir: &Path, as_root: bool) -> Result<Self, ServeError> {
         refuse_network(state_dir)?;
+        make_own(state_dir)?;
+        refuse_foreign(state_dir)?;
         own_dir(state_dir, 0o700)?;
         close_files(state_dir)?;
         let lock = lock(state_dir)?;
@@ -108,19 +117,64 @@ impl Layout {
 
 /// Makes a directory that is ours, with a mode, and those above it.
 fn own_dir(path: &Path, mode: u32) -> Result<(), ServeError> {
+    make_own(path)?;
+    fs::set_permissions(path, Permissions::from_mode(mode))
+        .map_err(path_error("cannot set the permissions of", path))
+}
+
+/// Makes a directory, and those above it, and refuses one that belongs to another user.
+fn make_own(path: &Path) -> Result<(), ServeError> {
     fs::create_dir_all(path).map_err(path_error("cannot create", path))?;
     let owner = fs::metadata(path).map_err(path_error("cannot look at", path))?.uid();
     if owner != rustix::process::geteuid().as_raw() {
         let why = format!("it belongs to user {owner}, who could change what carma keeps in it");
         return Err(path_error("cannot use", path)(io::Error::other(why)));
     }
-    fs::set_permissions(path, Permissions::from_mode(mode))
-        .map_err(path_error("cannot set the permissions of", path))
+    Ok(())
 }
 
-/// Takes from others what they may do with the files: an older carma left them readable.
+/// Refuses a directory that is not carma's alone, before anything in it is changed: it will be closed to all others.
+fn refuse_foreign(state_dir: &Path) -> Result<(), ServeError> {
+    let refused = |why: String| Err(path_error("cannot keep the state in", state_dir)(io::Error::other(why)));
+    let mode = fs::metadata(state_dir).map_err(path_error("cannot look at", state_dir))?.mode();
+    if mode & OF_ALL != 0 {
+        return refused(format!(
+            "all users may write to it (mode {:04o}), and carma would close it to them; name a directory of carma's \
+             own with --state, or run `chmod 700` on this one if nobody else needs it",
+            mode & 0o7777
+        ));
+    }
+    let (mut journal, mut foreign) = (false, None);
+    for entry in fs::read_dir(state_dir).map_err(path_error("cannot list", state_dir))? {
+        let name = entry.map_err(path_error("cannot list", state_dir))?.file_name();
+        journal |= name == "carma.db" || name == "carma.db.head";
+        // What a file system has at its root is nobody's.
+        if !is_own(&name) && name != "lost+found" {
+            foreign.get_or_insert(name);
+        }
+    }
+    match foreign {
+        Some(name) if !journal => refused(format!(
+            "it has no journal of carma's (carma.db) and holds other files, such as {}, which carma would close to \
+             other users; name an empty directory, or one that is not there yet, with --state",
+            Path::new(&name).display()
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether carma gives this name to what it keeps in the state directory.
+fn is_own(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    OWN_NAMES.contains(&&*name) || name.starts_with("carma.db") || name.starts_with("damaged-")
+}
+
+/// Takes from others what they may do with carma's files: an older carma left them readable.
 fn close_files(state_dir: &Path) -> Result<(), ServeError> {
     for entry in fs::read_dir(state_dir).map_err(path_error("cannot list", state_dir))?.flatten() {
+        if !is_own(&entry.file_name()) {
+            continue;
+        }
         let path = entry.path();
         let Ok(meta) = fs::symlink_metadata(&path) else { continue };
         if meta.is_file() && meta.mode() & 0o077 != 0 {
@@ -352,6 +406,38 @@ mod tests {
         assert_eq!(again.runtime, before);
         assert!(again.run_was_there);
         again.leave();
+    }
+
+    #[test]
+    fn what_is_not_carmas_is_not_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let as_root = rustix::process::geteuid().is_root();
+        let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o7777;
+        let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+        let state = dir.path().join("state");
+        let program = state.join("program");
+        fs::create_dir(&state).unwrap();
+        fs::write(&program, "precious").unwrap();
+        set(&program, 0o755);
+        for (open, wanted) in [(0o755, "such as program"), (0o1777, "mode 1777"), (0o757, "mode 0757")] {
+            set(&state, open);
+            let error = Layout::prepare(&state, as_root).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains(wanted) && error.contains("--state"), "{error}");
+            assert_eq!((mode(&state), mode(&program)), (open, 0o755));
+            assert_eq!(fs::read_dir(&state).unwrap().count(), 1, "nothing was made");
+        }
+        // A directory of carma's is closed, but for what somebody put there.
+        set(&state, 0o755);
+        fs::write(state.join("carma.db"), "").unwrap();
+        set(&state.join("carma.db"), 0o644);
+        Layout::prepare(&state, as_root).unwrap().leave();
+        let modes = [&*state, &program, &state.join("carma.db")].map(mode);
+        assert_eq!(modes, [0o700, 0o755, 0o600]);
+        // So is one that a first start left without a journal.
+        fs::remove_file(&program).unwrap();
+        fs::remove_file(state.join("carma.db")).unwrap();
+        fs::create_dir(state.join("lost+found")).unwrap();
+        Layout::prepare(&state, as_root).unwrap().leave();
     }
 
     #[test]
