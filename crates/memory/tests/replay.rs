@@ -300,15 +300,32 @@ fn adapters_are_put_beside_linear_layers() {
         let task = ModelTask { batch_size: 4, precision, ..ModelTask::default() };
         let graph = network(&[14, 7, 14, 0], 4, 8, false).unwrap();
         let adapted = ModelTask { lora: rank(2), ..task.clone() };
-        let made = graph.adapted(&adapted).unwrap();
+        let made = graph.adapted(&adapted).unwrap().unwrap();
         // Two layers get one, from 4 to 4 features; the last layer gives the model's output and gets none.
         let trained: u64 = made.params.iter().filter(|p| p.trainable).map(graph::Param::elements).sum();
         assert_eq!(trained, 2 * 2 * (2 * 4));
-        assert!(made.adapted(&adapted).is_none());
+        assert!(made.adapted(&adapted).unwrap().is_none());
         let ledger = Ledger::of(&graph, &adapted, &Script::default());
         let frozen: u64 = graph.params.iter().map(|p| bytes_of_weight(precision) * p.elements()).sum();
         assert_eq!(ledger.now, frozen + 3 * 4 * trained, "{precision:?}");
         let one = Ledger::of(&graph, &ModelTask { lora: rank(1), ..task.clone() }, &Script::default());
         assert!(one.most < ledger.most);
     }
+}
+
+#[test]
+fn targets_that_no_layer_has_are_refused_with_those_that_there_are() {
+    let graph = network(&[14, 7, 14, 0], 4, 8, false).unwrap();
+    let with = |targets: &[&str]| {
+        let targets = targets.iter().map(|t| (*t).to_owned()).collect();
+        ModelTask { batch_size: 4, lora: Some(carma_memory::Lora { rank: 2, targets }), ..ModelTask::default() }
+    };
+    let of = |targets: &[&str]| graph::replay(&graph, &with(targets), &platform());
+    let error = of(&["q_prj", "v_prj"]).unwrap_err().to_string();
+    assert!(error.contains("q_prj or v_prj") && error.contains("--lora-targets"), "{error}");
+    let name = graph.nodes.iter().find(|node| node.op == Op::Linear).unwrap().name.clone();
+    assert!(error.contains(&name), "{error}: {name}");
+    // One that is there is enough, as for PEFT; its word for all is none of the names.
+    assert!(of(&[&name, "v_prj"]).is_ok());
+    assert_eq!(of(&["all-linear"]).unwrap().peak, of(&[]).unwrap().peak);
 }

@@ -64,7 +64,8 @@ pub(crate) struct TaskArgs {
     /// Train low-rank adapters of this rank instead of the model
     #[arg(long, value_name = "RANK", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) lora: Option<u32>,
-    /// Ends of the names of the layers with an adapter [default: PEFT's for the family]
+    /// Ends of the names of the linear layers with an adapter, of which the model must have one, or all-linear
+    /// [default: PEFT's for the family]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "lora")]
     pub(crate) lora_targets: Vec<String>,
     /// Tensors in NHWC

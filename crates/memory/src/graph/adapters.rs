@@ -4,25 +4,38 @@
 //! goes through two small matrices and a scaling, and is added to the layer's output.
 
 use super::{Graph, Keeps, Node, Number, Op, Param, ParamId, Tensor, TensorId};
-use crate::{Lora, ModelTask, Precision};
+use crate::{Error, Lora, ModelTask, Precision};
 use std::collections::BTreeSet;
 
 /// Ends of names that PEFT adapts by default in one family or another.
 const USUAL: &[&str] =
     &["q_proj", "v_proj", "query", "value", "query_key_value", "c_attn", "q_lin", "v_lin", "q", "v", "qkv"];
 
+/// PEFT's word for all linear layers but the output's.
+const ALL_LINEAR: &str = "all-linear";
+
+/// Names of layers that an error shows at most.
+const SHOWN: usize = 8;
+
+/// Whether it is a linear layer with weights of its own, which can get adapters.
+fn has_weights(node: &Node) -> bool {
+    node.op == Op::Linear && !node.params.is_empty()
+}
+
 impl Graph {
     /// The graph with adapters as the task wants them: `None` where it wants none, or where the graph has
     /// them already. Adapted are linear layers whose names end in one of the targets; without targets, in
-    /// a name that PEFT adapts by default; where no layer has such a name, all linear layers but those
-    /// whose output the model returns.
-    #[must_use]
-    pub fn adapted(&self, task: &ModelTask) -> Option<Self> {
-        let lora = task.lora.as_ref()?;
+    /// a name that PEFT adapts by default; where no layer has such a name, and for `all-linear`, all linear
+    /// layers but those whose output the model returns.
+    ///
+    /// # Errors
+    /// Targets that no layer has: PEFT refuses them too.
+    pub fn adapted(&self, task: &ModelTask) -> Result<Option<Self>, Error> {
+        let Some(lora) = &task.lora else { return Ok(None) };
         if self.params.iter().any(|p| p.name.contains(".lora_")) {
-            return None;
+            return Ok(None);
         }
-        let chosen = self.chosen(lora);
+        let chosen = self.chosen(lora)?;
         let mut graph = Self { nodes: Vec::with_capacity(self.nodes.len()), ..self.clone() };
         for param in &mut graph.params {
             param.trainable = false;
@@ -34,28 +47,47 @@ impl Graph {
                 _ => graph.nodes.push(node.clone()),
             }
         }
-        Some(graph)
+        Ok(Some(graph))
     }
 
-    fn chosen(&self, lora: &Lora) -> BTreeSet<usize> {
-        let linear = |node: &Node| node.op == Op::Linear && !node.params.is_empty();
+    fn chosen(&self, lora: &Lora) -> Result<BTreeSet<usize>, Error> {
         let named = |node: &Node, end: &str| {
             node.name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
         };
         let which = |wanted: &dyn Fn(&Node) -> bool| -> BTreeSet<usize> {
             let nodes = self.nodes.iter().enumerate();
-            nodes.filter(|(_, node)| linear(node) && wanted(node)).map(|(at, _)| at).collect()
+            nodes.filter(|(_, node)| has_weights(node) && wanted(node)).map(|(at, _)| at).collect()
         };
-        let by_name = if lora.targets.is_empty() {
-            which(&|node| USUAL.iter().any(|end| named(node, end)))
-        } else {
-            which(&|node| lora.targets.iter().any(|end| named(node, end)))
-        };
-        if by_name.is_empty() {
-            which(&|node| !node.outputs.iter().any(|t| self.outputs.contains(t)))
-        } else {
-            by_name
+        if lora.targets.is_empty() || lora.targets == [ALL_LINEAR] {
+            let usual = which(&|node| lora.targets.is_empty() && USUAL.iter().any(|end| named(node, end)));
+            let inner = |node: &Node| !node.outputs.iter().any(|t| self.outputs.contains(t));
+            return Ok(if usual.is_empty() { which(&inner) } else { usual });
         }
+        let by_name = which(&|node| lora.targets.iter().any(|end| named(node, end)));
+        if by_name.is_empty() {
+            return Err(self.no_such(&lora.targets));
+        }
+        Ok(by_name)
+    }
+
+    fn no_such(&self, targets: &[String]) -> Error {
+        let linear = self.nodes.iter().filter(|node| has_weights(node));
+        let ends: BTreeSet<&str> = linear.filter_map(|node| node.name.rsplit('.').next()).collect();
+        let more = if ends.len() > SHOWN { ", ..." } else { "" };
+        let ends: Vec<&str> = ends.into_iter().take(SHOWN).collect();
+        let has = if ends.is_empty() {
+            "the model has no linear layer".to_owned()
+        } else {
+            format!("its linear layers are named {}{more}", ends.join(", "))
+        };
+        Error::bad(
+            "--lora-targets",
+            format!(
+                "no linear layer of the model has a name that ends in {}; {has}. Name some of them, or leave the \
+                 option out",
+                targets.join(" or ")
+            ),
+        )
     }
 
     fn adapt(&mut self, node: &Node, x: TensorId, y: TensorId, rank: u64, pure: bool) {

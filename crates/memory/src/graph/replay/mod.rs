@@ -167,7 +167,7 @@ pub fn events(
     sink: &mut Sink<'_>,
 ) -> Result<(Holdings, &'static str), Error> {
     plan::check(graph)?;
-    let adapted = graph.adapted(task);
+    let adapted = graph.adapted(task)?;
     let graph = adapted.as_ref().unwrap_or(graph);
     let mut player = Player::new(graph, task, platform, script, sink)?;
     player.play(script)?;
