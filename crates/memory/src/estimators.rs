@@ -12,6 +12,7 @@ use crate::summary::Summary;
 use crate::{
     Error, Estimate, MIB, MiB, ModelTask, Platform, Tier, Uses, gpumemnet, hf, onnx, summary, trace,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What is known of a task's model. Each part is as read from a file, unparsed.
@@ -27,6 +28,8 @@ pub struct Known {
     pub onnx: Option<Vec<u8>>,
     /// Log of a traced run.
     pub trace: Option<Vec<u8>>,
+    /// Paths of the files that the parts are from, by the name of what reads them: `onnx`, `hf-config`, `summary`, `trace`.
+    pub files: BTreeMap<&'static str, String>,
     /// What the user asks for.
     pub declared_mib: Option<MiB>,
     /// Peak under FakeTensorMode, MiB.
@@ -58,6 +61,26 @@ impl Known {
     pub fn forget_model(&mut self) {
         (self.summary, self.hf_config, self.safetensors) = (None, None, None);
         (self.onnx, self.trace) = (None, None);
+    }
+
+    /// Looks whether each file is what it is given as. One that is, and of which no estimate can be made, passes.
+    ///
+    /// # Errors
+    /// A file that is something else, cut or empty, with its path.
+    pub fn check(&self) -> Result<(), Error> {
+        let of = |reader, checked: Option<Result<(), Error>>| self.in_file(reader, checked.unwrap_or(Ok(())));
+        of("summary", self.summary.as_deref().map(|text| summary::parse(text).map(|_| ())))?;
+        of("hf-config", self.hf_config.as_deref().map(hf::check))?;
+        of("onnx", self.onnx.as_deref().map(onnx::check))?;
+        of("trace", self.trace.as_deref().map(|log| trace::read(log).map(|_| ())))
+    }
+
+    /// Has an error name the file that a reader is given, where it is from one.
+    fn in_file<T>(&self, reader: &str, result: Result<T, Error>) -> Result<T, Error> {
+        result.map_err(|error| match self.files.get(reader) {
+            Some(path) => Error::bad(path, error.to_string()),
+            None => error,
+        })
     }
 
     /// Whether anything can be said of its memory.
@@ -124,7 +147,8 @@ impl<'a> View<'a> {
             Ok(Source { front_end, tier, graph, replay })
         };
         let graphs = graphs(known, task).into_iter();
-        let sources = graphs.map(|(name, tier, graph)| (name, source(name, tier, graph))).collect();
+        let sources =
+            graphs.map(|(name, tier, graph)| (name, known.in_file(name, source(name, tier, graph)))).collect();
         Self { known, task, platform, sources }
     }
 
@@ -183,8 +207,8 @@ pub fn activity(known: &Known, task: &ModelTask, platform: &Platform) -> Result<
 /// No description of the model, or one that cannot be read.
 pub fn graph(known: &Known, task: &ModelTask) -> Result<Graph, Error> {
     let mut first_error = None;
-    for (.., graph) in graphs(known, task) {
-        match graph {
+    for (name, _, graph) in graphs(known, task) {
+        match known.in_file(name, graph) {
             Ok(graph) => return Ok(graph),
             Err(error) => first_error = first_error.or(Some(error)),
         }
@@ -249,8 +273,8 @@ fn by_share(view: &View<'_>) -> Result<Estimate, Error> {
 }
 
 fn by_trace(view: &View<'_>, log: &[u8]) -> Result<Estimate, Error> {
-    let estimate = trace::estimate_for(log, &view.known.asked, view.task, view.platform)?;
-    Ok(view.known.beside(estimate))
+    let estimate = trace::estimate_for(log, &view.known.asked, view.task, view.platform);
+    Ok(view.known.beside(view.known.in_file("trace", estimate)?))
 }
 
 /// The main estimator, by the best front end that works; those that do not are among the reasons.

@@ -17,9 +17,9 @@ use carma_memory::estimators::{self, Answer, Known};
 use carma_memory::hf::Config;
 use carma_memory::hf::safetensors::Weights;
 use carma_memory::trace::Replay;
-use carma_memory::{Estimate, MiB, ModelTask, Platform, Precision};
+use carma_memory::{Estimate, MiB, ModelTask, Platform, Precision, Tier};
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Most that is read of an ONNX file: its format has no larger ones, and they may hold all weights of a model.
@@ -124,7 +124,7 @@ pub(crate) fn of_trace(replay: &Replay) -> serde_json::Value {
 /// Reads the files that the options name, with the caller's rights.
 ///
 /// # Errors
-/// Files that cannot be read or are too large.
+/// Files that cannot be read, are too large, or are not what they are given as.
 pub(crate) fn read(model: &ModelArgs) -> Result<Known, Failure> {
     let bytes = |file: &Option<_>| file.as_deref().map(|path| read_file(path, MOST)).transpose();
     let text = |file: &Option<_>| -> Result<Option<String>, Failure> {
@@ -135,7 +135,8 @@ pub(crate) fn read(model: &ModelArgs) -> Result<Known, Failure> {
         .hf_config
         .as_ref()
         .map(|path| if path.is_dir() { path.join("config.json") } else { path.clone() });
-    Ok(Known {
+    let path = |file: Option<&PathBuf>| file.map(|path| path.display().to_string());
+    let known = Known {
         summary: text(&model.summary)?,
         hf_config: text(&config)?,
         safetensors: model
@@ -145,8 +146,20 @@ pub(crate) fn read(model: &ModelArgs) -> Result<Known, Failure> {
             .transpose()?,
         onnx: model.onnx.as_deref().map(|path| read_file(path, MOST_ONNX)).transpose()?,
         trace: bytes(&model.trace)?,
+        files: [
+            ("summary", path(model.summary.as_ref())),
+            // Without a configuration its dimensions are read off the weights.
+            ("hf-config", path(config.as_ref().or(model.safetensors.as_ref()))),
+            ("onnx", path(model.onnx.as_ref())),
+            ("trace", path(model.trace.as_ref())),
+        ]
+        .into_iter()
+        .filter_map(|(reader, path)| Some((reader, path?)))
+        .collect(),
         ..Known::default()
-    })
+    };
+    known.check().map_err(|e| Failure::usage(e.to_string()))?;
+    Ok(known)
 }
 
 fn read_file(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {

@@ -34,6 +34,7 @@ impl Modelled {
     /// With the log of a dry run of the job, which goes before whatever else is known of its model.
     pub(crate) fn traced(&mut self, log: Vec<u8>) {
         self.known.trace = Some(log);
+        self.known.files.remove("trace");
     }
 
     /// Tells the tracer of the job what it cannot know.
@@ -347,6 +348,9 @@ mod tests {
     use carma_memory::{Optimizer, Precision};
     use std::fs;
 
+    /// As PyTorch prints a module.
+    const SUMMARY: &str = "Net(\n  (fc): Linear(in_features=4, out_features=4, bias=True)\n)\n";
+
     fn request(line: &str, cwd: &Path) -> SubmitRequest {
         SubmitRequest {
             command: line.split(' ').map(str::to_owned).collect(),
@@ -376,7 +380,7 @@ mod tests {
     #[test]
     fn options_go_before_files_and_files_before_defaults() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("s.txt"), "text").unwrap();
+        fs::write(dir.path().join("s.txt"), SUMMARY).unwrap();
         fs::write(dir.path().join("t.py"), "torch.backends.cudnn.benchmark = True\n").unwrap();
         let said = ModelOptions {
             summary: Some("s.txt".into()),
@@ -392,7 +396,7 @@ mod tests {
         let mut job = request("python t.py", dir.path());
         let source = Source::Toml(&file, &said);
         let modelled = gather(&mut job, source, &ModelArgs::default(), &task, Path::new("/")).unwrap();
-        assert_eq!(modelled.known.summary.as_deref(), Some("text"));
+        assert_eq!(modelled.known.summary.as_deref(), Some(SUMMARY));
         let run = &modelled.task;
         assert_eq!((run.batch_size, run.optimizer, run.precision), (64, Optimizer::Adamw, Precision::Bf16));
         assert!(run.cudnn_benchmark && job.task.elastic);
@@ -664,9 +668,42 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_not_what_it_is_given_as_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("garbage.bin");
+        let gathered = |model: &ModelArgs| {
+            let mut job = request("python x.py --batch-size 8", dir.path());
+            gather(&mut job, Source::Options, model, &TaskArgs::default(), Path::new("/")).map(|m| m.known)
+        };
+        let named = || Some(file.clone());
+        let none = ModelArgs::default;
+        for text in [&b"\x01\x02 no model of any kind \xff"[..], b""] {
+            fs::write(&file, text).unwrap();
+            for model in [
+                ModelArgs { summary: named(), ..none() },
+                ModelArgs { hf_config: named(), ..none() },
+                ModelArgs { safetensors: named(), ..none() },
+                ModelArgs { onnx: named(), ..none() },
+                ModelArgs { trace: named(), ..none() },
+            ] {
+                let failure = gathered(&model).unwrap_err();
+                let message = failure.message.unwrap();
+                assert!(failure.code == 2 && message.contains("garbage.bin"), "{model:?}: {message}");
+            }
+        }
+        // A configuration that no estimate can be made of is one, and that it was named is said later.
+        fs::write(&file, "{\"model_type\": \"resnet\"}").unwrap();
+        let known = gathered(&ModelArgs { hf_config: named(), ..none() }).unwrap();
+        let platform = platform_named("NVIDIA H200", MiB(143_771), (2, 11));
+        let answers = estimators::run("allocator", &known, &ModelTask::default(), &platform).unwrap();
+        let error = answers[0].result.as_ref().unwrap_err().to_string();
+        assert!(error.contains("garbage.bin"), "{error}");
+    }
+
+    #[test]
     fn without_a_batch_size_there_is_no_guess() {
         let dir = tempfile::tempdir().unwrap();
-        fs::write(dir.path().join("s.txt"), "text").unwrap();
+        fs::write(dir.path().join("s.txt"), SUMMARY).unwrap();
         let model = ModelArgs { summary: Some(dir.path().join("s.txt")), ..ModelArgs::default() };
         let gathered = |line: &str| {
             let mut job = request(line, dir.path());

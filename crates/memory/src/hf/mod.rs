@@ -50,6 +50,14 @@ impl Config {
     }
 }
 
+/// Whether the text is a configuration at all, be it one of a model that no template knows.
+///
+/// # Errors
+/// Too long, not JSON, or not an object.
+pub fn check(text: &str) -> Result<(), Error> {
+    parse::fields(text).map(|_| ())
+}
+
 /// Operators of the model as the task runs it.
 ///
 /// # Errors

@@ -15,9 +15,16 @@ const MOST_LAYERS: u64 = 2048;
 const MOST_HEADS: u64 = 1 << 14;
 const MOST_ROWS: u64 = 1 << 28;
 
+/// What errors call the file.
+const PLACE: &str = "config.json";
+
 /// Reads a file's text.
 pub(super) fn config(text: &str) -> Result<Config, Error> {
-    const PLACE: &str = "config.json";
+    object(PLACE, &fields(text)?)
+}
+
+/// The fields of a file's text, whatever they are.
+pub(super) fn fields(text: &str) -> Result<Map<String, Value>, Error> {
     if text.len() > MOST_BYTES {
         return Err(Error::bad(
             PLACE,
@@ -26,10 +33,10 @@ pub(super) fn config(text: &str) -> Result<Config, Error> {
     }
     let value: Value = serde_json::from_str(text)
         .map_err(|e| Error::bad(PLACE, format!("not JSON: {}", printable(&e.to_string()))))?;
-    let Value::Object(map) = value else {
-        return Err(Error::bad(PLACE, "expected an object { ... } as transformers saves it"));
-    };
-    object(PLACE, &map)
+    match value {
+        Value::Object(map) => Ok(map),
+        _ => Err(Error::bad(PLACE, "expected an object { ... } as transformers saves it")),
+    }
 }
 
 /// Control characters would garble a terminal.

@@ -38,6 +38,21 @@ const MOST_BYTES: usize = 2 << 30;
 /// # Errors
 /// No ONNX, truncated, too large, or of absurd sizes; says where.
 pub fn graph(bytes: &[u8], task: &ModelTask) -> Result<Graph, Error> {
+    let file = decode(bytes)?;
+    let model = model::OnnxModel::link(&file)?;
+    let values = shape::infer(&model, task)?;
+    lower::lower(&model, &values, task)
+}
+
+/// Whether the bytes are a model at all, be it one with operators that are not known.
+///
+/// # Errors
+/// No ONNX, truncated or too large.
+pub fn check(bytes: &[u8]) -> Result<(), Error> {
+    model::OnnxModel::link(&decode(bytes)?).map(|_| ())
+}
+
+fn decode(bytes: &[u8]) -> Result<proto::ModelProto, Error> {
     if bytes.len() > MOST_BYTES {
         return Err(Error::bad("ONNX file", "larger than 2 GiB; export it with its weights in a file apart"));
     }
@@ -45,9 +60,6 @@ pub fn graph(bytes: &[u8], task: &ModelTask) -> Result<Graph, Error> {
         return Err(Error::bad("ONNX file", "it is empty"));
     }
     let slim = slim::slim(bytes)?;
-    let file = proto::ModelProto::decode(slim.as_slice())
-        .map_err(|e| Error::bad("ONNX file", format!("not a protobuf message of ONNX: {e}")))?;
-    let model = model::OnnxModel::link(&file)?;
-    let values = shape::infer(&model, task)?;
-    lower::lower(&model, &values, task)
+    proto::ModelProto::decode(slim.as_slice())
+        .map_err(|e| Error::bad("ONNX file", format!("not a protobuf message of ONNX: {e}")))
 }
