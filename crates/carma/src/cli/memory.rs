@@ -33,7 +33,7 @@ pub(crate) struct ModelArgs {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 #[command(next_help_heading = "How it is run")]
 pub(crate) struct TaskArgs {
-    /// Samples a step
+    /// Samples a step [default: as the command says; 1 where there is none]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) batch_size: Option<u64>,
     /// Tokens a sample, for language models [default: the most that the model takes]

@@ -40,9 +40,14 @@ pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
     };
     let mut answers = estimators::run(&args.estimator, &known, &task, &platform)
         .map_err(|e| Failure::usage(e.to_string()))?;
-    if let Some(note) = other_type(&known, args.task.precision) {
-        let estimates = answers.iter_mut().filter_map(|answer| answer.result.as_mut().ok());
-        estimates.for_each(|estimate| estimate.reasons.push(note.clone()));
+    let stored = other_type(&known, args.task.precision);
+    let one = known.asked.batch.is_none().then(|| "for a batch of 1: --batch-size was not said".to_owned());
+    for estimate in answers.iter_mut().filter_map(|answer| answer.result.as_mut().ok()) {
+        estimate.reasons.extend(stored.clone());
+        // These do not go by the batch that was asked for.
+        if !matches!(estimate.tier, Tier::Trace | Tier::Share | Tier::Declared) {
+            estimate.reasons.extend(one.clone());
+        }
     }
     if let [Answer { result: Err(error), .. }] = &answers[..] {
         return Err(Failure::new(error.to_string()));
