@@ -860,7 +860,6 @@ mod tests {
     fn reports_of_no_file_and_of_steps_too_short_are_refused() {
         for (words, part) in [
             (&["report", "/no/such.json"][..], "there is no such file"),
-            (&["report", "-"], "--output"),
             (&["report", "--last", "1h", "--csv", "--step", "0.5s"], "the shortest is 1s"),
         ] {
             let error = parsed(words).expect_err(&words.join(" ")).to_string();
@@ -965,11 +964,11 @@ pub(crate) struct SimulateArgs {
 #[derive(Debug, Args)]
 #[command(
     group(clap::ArgGroup::new("what").required(true).multiple(true).args(["file", "last", "since"])),
-    after_help = "Without --html, --csv, --parquet or --json it prints what the time came to. What is recorded, and how much of it is kept: docs/recording.md."
+    after_help = "Of a FILE it makes a page. Of recorded time it prints what that came to, without --html, --csv, --parquet or --json. What is recorded, and how much of it is kept: docs/recording.md."
 )]
 pub(crate) struct ReportArgs {
     /// Make the page of what `carma simulate --json --detail` printed; `-` is standard input
-    #[arg(value_name = "FILE", value_parser = simulated, requires = "output", conflicts_with_all = ["last", "since", "until", "html", "csv", "json", "parquet", "step"])]
+    #[arg(value_name = "FILE", value_parser = simulated, conflicts_with_all = ["last", "since", "until", "csv", "json", "parquet", "step"])]
     pub(crate) file: Option<PathBuf>,
     /// Report on what the daemon recorded in the last so long: 1h, 7d; a bare number is minutes
     #[arg(long, value_name = "TIME", value_parser = parse::duration, conflicts_with = "since")]
@@ -1000,7 +999,7 @@ pub(crate) struct ReportArgs {
     pub(crate) output: Option<PathBuf>,
 }
 
-/// Says that a file is absent before clap asks for `--output`: a page is not what was asked for.
+/// Says that a file is absent before anything else: a page is not what was asked for.
 fn simulated(text: &str) -> Result<PathBuf, String> {
     let file = PathBuf::from(text);
     match file.try_exists() {

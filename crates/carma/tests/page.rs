@@ -139,3 +139,21 @@ fn a_broken_document_is_refused_and_writes_nothing() {
     assert_eq!(out.status.code(), Some(2));
     assert!(String::from_utf8(out.stderr).unwrap().contains("no-such-file.json"));
 }
+
+#[test]
+fn a_page_goes_where_is_said_else_to_a_file_of_the_usual_name() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("in.json"), document(false)).unwrap();
+    for (options, file) in [
+        (&[][..], "carma-report.html"),
+        (&["--html"], "carma-report.html"),
+        (&["--html", "a.html"], "a.html"),
+        (&["--html", "-o", "b.html"], "b.html"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_carma"));
+        let out = command.args(["report", "in.json"]).args(options).current_dir(dir.path()).output().unwrap();
+        assert_eq!(String::from_utf8(out.stdout).unwrap(), format!("{file}\n"), "{options:?}");
+        assert!(fs::read_to_string(dir.path().join(file)).unwrap().starts_with("<!DOCTYPE html>"));
+        fs::remove_file(dir.path().join(file)).unwrap();
+    }
+}

@@ -39,10 +39,9 @@ pub(crate) fn run(context: &Context, args: &ReportArgs) -> Outcome {
     if args.output.is_some() && (named(&args.html) || named(&args.parquet)) {
         return Err(Failure::usage("two files are named for what is written once: leave out --output"));
     }
-    match (&args.file, &args.output) {
-        (Some(file), Some(output)) => of_simulation(file, output),
-        (Some(_), None) => Err(Failure::usage("-o FILE is missing: where is the page to go?")),
-        (None, _) => of_daemon(context, args),
+    match &args.file {
+        Some(file) => of_simulation(file, args),
+        None => of_daemon(context, args),
     }
 }
 
@@ -105,9 +104,13 @@ fn of_daemon(context: &Context, args: &ReportArgs) -> Outcome {
         let text = summary(&recorded, &run, exclusive.as_ref(), unit, &notes, &screen);
         return put(args.output.as_deref(), &text);
     };
-    let file = named(page.as_ref(), args, PAGE);
     let text = page_of(&recorded, run, exclusive, &notes, &screen);
-    write_page(&file, &text)?;
+    put_page(&named(page.as_ref(), args, PAGE), &text)
+}
+
+/// Writes a page and says where it is.
+fn put_page(file: &Path, text: &str) -> Outcome {
+    write_page(file, text)?;
     print(&format!("{}\n", clean(&file.display().to_string())))?;
     Ok(0)
 }
@@ -309,8 +312,10 @@ fn summary(
 }
 
 /// Of what `carma simulate --json` printed.
-fn of_simulation(file: &Path, output: &Path) -> Outcome {
-    keep_apart("--output", output, [file])?;
+fn of_simulation(file: &Path, args: &ReportArgs) -> Outcome {
+    let output = named(args.html.as_ref().and_then(Option::as_ref), args, PAGE);
+    let option = if args.output.is_some() { "--output" } else { "--html" };
+    keep_apart(option, &output, [file])?;
     let name = source_name(file);
     let bytes = read(file).map_err(|why| match why {
         Why::TooLarge { .. } | Why::Longer { .. } => {
@@ -336,8 +341,7 @@ fn of_simulation(file: &Path, output: &Path) -> Outcome {
         runs: &runs,
         joules: &[],
     });
-    write_page(output, &text)?;
-    Ok(0)
+    put_page(&output, &text)
 }
 
 /// What the page cannot show as it stands in the document.
