@@ -21,7 +21,7 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
     }
     let follow = args.follow && !is_over(&detail.job);
     let mut log = if detail.log_kept {
-        match kept(context, args, follow)? {
+        match kept(context, &detail, args, follow)? {
             Some(log) => Log::Kept(log),
             None => return Ok(0),
         }
@@ -49,7 +49,12 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
 }
 
 /// Prints a log that carma keeps, or makes ready to follow it.
-fn kept(context: &Context, args: &LogsArgs, follow: bool) -> Result<Option<KeptLog>, Failure> {
+fn kept(
+    context: &Context,
+    detail: &JobDetail,
+    args: &LogsArgs,
+    follow: bool,
+) -> Result<Option<KeptLog>, Failure> {
     let mut log = KeptLog::new(&context.socket, args.id);
     if let Some(lines) = args.tail {
         match log.seek_tail(lines) {
@@ -63,9 +68,10 @@ fn kept(context: &Context, args: &LogsArgs, follow: bool) -> Result<Option<KeptL
         return Ok(Some(log));
     }
     log.print(&mut io::stdout().lock()).map_err(|failure| match failure.message.as_deref() {
-        Some(text) if text.contains("has no output yet") => {
-            failure.hint(format!("`carma logs -f {}` waits for it", args.id))
-        }
+        Some(text) if text.contains("has no output yet") => match detail.job.started_ms {
+            None => no_output(detail),
+            Some(_) => waits_for(detail, failure),
+        },
         _ => failure,
     })?;
     Ok(None)
@@ -115,10 +121,7 @@ fn print_from(mut file: File, start: u64, detail: &JobDetail) -> Result<(), Fail
 fn unreadable(detail: &JobDetail, error: &io::Error) -> Failure {
     let job = &detail.job;
     match error.kind() {
-        ErrorKind::NotFound if job.started_ms.is_none() => {
-            Failure::new(format!("job {} has no output: {}, {}", job.id, job.state, job.reason.text))
-                .hint(format!("`carma logs -f {}` waits for it", job.id))
-        }
+        ErrorKind::NotFound if job.started_ms.is_none() => no_output(detail),
         ErrorKind::NotFound => {
             Failure::new(format!("the log of job {} is gone: {} was deleted", job.id, detail.log))
         }
@@ -128,4 +131,19 @@ fn unreadable(detail: &JobDetail, error: &io::Error) -> Failure {
         },
         _ => Failure::new(format!("the log of job {} cannot be read: {}: {error}", job.id, detail.log)),
     }
+}
+
+/// Of a job that was never started.
+fn no_output(detail: &JobDetail) -> Failure {
+    let job = &detail.job;
+    let text = format!("job {} has no output: {}, {}", job.id, job.state, job.reason.text);
+    waits_for(detail, Failure::new(text))
+}
+
+/// Says how to wait for output, where there may be some.
+fn waits_for(detail: &JobDetail, failure: Failure) -> Failure {
+    if is_over(&detail.job) {
+        return failure;
+    }
+    failure.hint(format!("`carma logs -f {}` waits for it", detail.job.id))
 }
