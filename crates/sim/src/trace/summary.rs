@@ -36,7 +36,7 @@ pub struct Summary {
     pub gap_p95_s: Option<f64>,
     /// By class: `light`, `medium`, `heavy`, and `unknown` where no catalogue says; empty ones are left out.
     pub by_class: Vec<(&'static str, Group)>,
-    /// By number of GPUs; `None`, the last, where neither trace nor catalogue says. Those count as one.
+    /// By number of GPUs; `None`, the last, of tasks that no catalogue describes. Those count as one.
     pub by_gpus: Vec<(Option<u32>, Group)>,
 }
 
@@ -50,7 +50,9 @@ impl Summary {
         let (mut users, mut tasks) = (BTreeSet::new(), BTreeSet::new());
         for job in &trace.jobs {
             let task = job.task.as_ref().and_then(|name| catalogue?.tasks.get(name));
-            let gpus = job.gpus.or_else(|| task.map(|task| task.gpus.max(1)));
+            // A task that is not known may say how many; without one it is one GPU, as when it is simulated.
+            let other = if job.task.is_none() { Some(1) } else { task.map(|task| task.gpus.max(1)) };
+            let gpus = job.gpus.or(other);
             let duration = job.duration.or_else(|| task?.duration);
             summary.without_duration += u64::from(duration.is_none());
             let hours = duration.map_or(0.0, |d| d.0 as f64 / 3_600_000.0) * f64::from(gpus.unwrap_or(1));
@@ -112,12 +114,13 @@ mod tests {
         assert_eq!(
             summary.by_gpus,
             [
-                (Some(1), group(1, 0.0)),
+                (Some(1), group(2, 0.5)),
                 (Some(2), group(1, 2.0)),
                 (Some(4), group(1, 8.0)),
-                (None, group(1, 0.5))
             ]
         );
+        // Of a task without its catalogue it is not known.
+        assert_eq!(Summary::of(&trace, None).by_gpus.last().unwrap(), &(None, group(2, 1.0)));
         let one = Trace { jobs: trace.jobs[..1].to_vec(), ..trace };
         assert_eq!(Summary::of(&one, None).gap_mean_s, None);
     }

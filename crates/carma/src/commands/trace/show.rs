@@ -65,12 +65,15 @@ fn render(summary: &Summary, notes: &[String], screen: &Screen) -> String {
         block.line("gaps", format!("mean {mean:.1} s, median {median:.1} s, 95 % up to {p95:.1} s"));
     }
     let known = summary.all.jobs - summary.without_duration;
+    // Of minutes a tenth of an hour says nothing.
+    let decimals = if summary.all.gpu_hours < 1.0 { 3 } else { 1 };
+    let hours = |group: &Group| format!("{:.decimals$}", group.gpu_hours);
     block.line(
         "load",
         match summary.without_duration {
-            0 => format!("{:.1} GPU-hours", summary.all.gpu_hours),
+            0 => format!("{} GPU-hours", hours(&summary.all)),
             _ if known == 0 => "unknown: no job has a run time".to_owned(),
-            _ => format!("{:.1} GPU-hours of the {known} jobs with a run time", summary.all.gpu_hours),
+            _ => format!("{} GPU-hours of the {known} jobs with a run time", hours(&summary.all)),
         },
     );
     let mut text = block.render(screen);
@@ -84,7 +87,7 @@ fn render(summary: &Summary, notes: &[String], screen: &Screen) -> String {
         let mut table = Table::new(columns, screen);
         for (name, group) in rows {
             let share = 100.0 * group.jobs as f64 / summary.all.jobs.max(1) as f64;
-            let hours = if known == 0 { "-".to_owned() } else { format!("{:.1}", group.gpu_hours) };
+            let hours = if known == 0 { "-".to_owned() } else { hours(group) };
             table.row([name, group.jobs.to_string(), format!("{share:.1} %"), hours]);
         }
         let _ = write!(text, "\n{}", table.render());
