@@ -21,6 +21,8 @@ pub fn memory(text: &str) -> Result<MiB, String> {
         "m" | "mb" | "mib" => 1.0,
         "g" | "gb" | "gib" => 1024.0,
         "t" | "tb" | "tib" => 1024.0 * 1024.0,
+        // Nothing is no size in any unit.
+        "" if value == 0.0 => 0.0,
         "" => return Err(format!("'{text}' has no unit; write {text}G or {text}M")),
         _ => return Err(hint()),
     };
@@ -222,6 +224,7 @@ mod tests {
             assert!(memory(bad).is_err(), "{bad}");
         }
         assert!(memory("20").unwrap_err().contains("20G"));
+        assert!(memory("0").unwrap_err().contains("give 1M"));
     }
 
     #[test]

@@ -54,7 +54,24 @@ pub(crate) fn command() -> clap::Command {
     }
     let _ = write!(help, "\nAlso: {}; `carma help VERB` says more\n", ALSO.join(", "));
     help.push_str("\nOptions:\n{options}{after-help}");
-    Cli::command().help_template(help)
+    takes_minus(Cli::command().help_template(help))
+}
+
+/// What options that take a number, a size or a time call it.
+const NUMBERS: [&str; 11] =
+    ["N", "TIME", "SIZE", "SHARE", "SECONDS", "S", "FACTOR", "PCT", "RANK", "MIB", "WHEN"];
+
+/// Gives values that begin with a minus to the options' own parsers, which say what they expect. clap would take them for
+/// options, and advise to write `--` before them, behind which a job's command begins.
+fn takes_minus(command: clap::Command) -> clap::Command {
+    let is_number = |arg: &clap::Arg| {
+        let one = arg.get_num_args().is_none_or(|values| values.min_values() == 1);
+        let named = arg.get_value_names().is_some_and(|names| names.iter().all(|n| NUMBERS.contains(&&**n)));
+        one && named && !arg.is_positional()
+    };
+    command
+        .mut_args(|arg| if is_number(&arg) { arg.allow_hyphen_values(true) } else { arg })
+        .mut_subcommands(takes_minus)
 }
 
 /// Runs GPU jobs, several on one GPU where that is safe and pays, and explains every decision.
@@ -865,6 +882,27 @@ mod tests {
             let error = parsed(words).expect_err(&words.join(" ")).to_string();
             assert!(error.contains(part), "{words:?}: {error}");
         }
+    }
+
+    #[test]
+    fn a_value_with_a_minus_is_judged_by_its_own_parser() {
+        for (words, part) in [
+            (&["submit", "--gpu-memory", "-5G", "--", "true"][..], "'-5G' is not a size"),
+            (&["submit", "-t", "-5", "--", "true"], "'-5' is not a time span"),
+            (&["submit", "--gpus", "-1", "--", "true"], "-1 is not in 1.."),
+            (&["submit", "--max-retries", "-1", "--", "true"], "-1 is not in 0.."),
+            (&["history", "-n", "-5"], "-5 is not in 1.."),
+            (&["bench", "trace", "--repeat", "-2", "x.toml"], "-2 is not in 1.."),
+            (&["submit", "--gpu-memory", "0", "--", "true"], "'0' is not a sensible size"),
+        ] {
+            let error = command().try_get_matches_from([&["carma"], words].concat());
+            let error = error.expect_err(&words.join(" "));
+            let said = error.to_string();
+            assert!(said.contains(part) && !said.contains("tip:"), "{words:?}: {said}");
+            assert_eq!(error.exit_code(), 2);
+        }
+        // An option whose value may be left out takes no other option for it.
+        assert!(command().try_get_matches_from(["carma", "queue", "--watch", "--all"]).is_ok());
     }
 
     #[test]
