@@ -318,7 +318,11 @@ fn targets_that_no_layer_has_are_refused_with_those_that_there_are() {
     let graph = network(&[14, 7, 14, 0], 4, 8, false).unwrap();
     let with = |targets: &[&str]| {
         let targets = targets.iter().map(|t| (*t).to_owned()).collect();
-        ModelTask { batch_size: 4, lora: Some(carma_memory::Lora { rank: 2, targets }), ..ModelTask::default() }
+        ModelTask {
+            batch_size: 4,
+            lora: Some(carma_memory::Lora { rank: 2, targets }),
+            ..ModelTask::default()
+        }
     };
     let of = |targets: &[&str]| graph::replay(&graph, &with(targets), &platform());
     let error = of(&["q_prj", "v_prj"]).unwrap_err().to_string();

@@ -206,6 +206,35 @@ pub struct Summary {
     pub users: u64,
 }
 
+impl Summary {
+    /// As it is told: what there is no job or no time to say anything of is not a number, and not 0 or 1.
+    #[must_use]
+    pub fn told(&self) -> Self {
+        let mut told = self.clone();
+        if self.completed == 0 {
+            let none = Spread { mean: f64::NAN, median: f64::NAN, p95: f64::NAN, max: f64::NAN };
+            (told.wait_s, told.exec_s, told.jct_s, told.slowdown) = (none, none, none, none);
+            (told.fairness_wait, told.fairness_slowdown) = (f64::NAN, f64::NAN);
+            told.energy_per_job_j = f64::NAN;
+        }
+        if self.makespan_s == 0.0 {
+            for figure in [
+                &mut told.makespan_s,
+                &mut told.energy_j,
+                &mut told.power_w,
+                &mut told.smact,
+                &mut told.smocc,
+                &mut told.drama,
+                &mut told.memory_mib,
+                &mut told.jobs_per_gpu,
+            ] {
+                *figure = f64::NAN;
+            }
+        }
+        told
+    }
+}
+
 /// Means over the time that a GPU has a job.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct ActiveMeans {

@@ -294,6 +294,7 @@ macro_rules! figures {
 
         impl From<&Summary> for Figures {
             fn from(summary: &Summary) -> Self {
+                let summary = summary.told();
                 Self {
                     $($count: summary.$count,)*
                     $($key: Some(summary.$($path).+).filter(|v| v.is_finite()),)*

@@ -113,11 +113,7 @@ mod tests {
         );
         assert_eq!(
             summary.by_gpus,
-            [
-                (Some(1), group(2, 0.5)),
-                (Some(2), group(1, 2.0)),
-                (Some(4), group(1, 8.0)),
-            ]
+            [(Some(1), group(2, 0.5)), (Some(2), group(1, 2.0)), (Some(4), group(1, 8.0)),]
         );
         // Of a task without its catalogue it is not known.
         assert_eq!(Summary::of(&trace, None).by_gpus.last().unwrap(), &(None, group(2, 1.0)));

@@ -404,12 +404,16 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         let why = "what exclusive GPUs would have done is not simulated: not all GPUs are of a type that carma has a model of";
         return (None, vec![why.to_owned()]);
     };
-    let (mut as_run, mut estimated, mut unseen) = (0, 0, [0_usize; 3]);
+    let (mut as_run, mut estimated, mut at_once, mut unseen) = (0, 0, 0_usize, [0_usize; 3]);
     let seen = seen(of);
     let mut jobs = Vec::new();
     let mut startup: BTreeMap<&str, Millis> = BTreeMap::new();
     for (ran, outcome) in of.jobs.iter().zip(&run.jobs) {
-        if outcome.end.is_none() || outcome.solo == Millis::ZERO {
+        if outcome.end.is_none() {
+            continue;
+        }
+        if outcome.solo == Millis::ZERO {
+            at_once += 1;
             continue;
         }
         let pace = ran.attempts.last().and_then(pace);
@@ -448,10 +452,8 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         });
     }
     if jobs.is_empty() {
-        return (
-            None,
-            vec!["no job completed, so that there is nothing to compare with exclusive GPUs".to_owned()],
-        );
+        let why = if at_once > 0 { "all jobs that completed were over at once" } else { "no job completed" };
+        return (None, vec![format!("{why}, so that there is nothing to compare with exclusive GPUs")]);
     }
     let count = jobs.len();
     jobs.sort_by_key(|job| job.arrival);
@@ -477,8 +479,13 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
     for job in &mut result.jobs {
         job.task = tasks.get(&*job.id).copied().unwrap_or_default().to_owned();
     }
+    let these = if at_once > 0 {
+        format!("{count} of the {} jobs that completed (the others were over at once)", count + at_once)
+    } else {
+        format!("the {count} jobs that completed")
+    };
     let mut notes = vec![format!(
-        "{EXCLUSIVE}, simulated: what the {count} jobs that completed would have done one after the other with GPUs to \
+        "{EXCLUSIVE}, simulated: what {these} would have done one after the other with GPUs to \
          themselves, by the model of {}{}. How long each would have run alone is its time here times its speed over its speed \
          alone, as measured, else as predicted, else 1 over the number of jobs on the GPU{}. What each does to a GPU is what was \
          seen of it alone{}{}",
@@ -720,6 +727,22 @@ pub(super) mod tests {
                 && !notes.contains("Power is a model's"),
             "{notes}"
         );
+    }
+
+    #[test]
+    fn jobs_that_were_over_at_once_are_told_of() {
+        let at_once = |id| ran(id, 150, vec![attempt(150, Some(150), Some("Completed"), None)]);
+        let long = ran(1, 100, vec![attempt(100, Some(300), Some("Completed"), Some(1.0))]);
+        let noted = |jobs: Vec<Ran>| {
+            let of = recorded_run(jobs);
+            exclusive(&of, &recorded(&of)).1.join("; ")
+        };
+        let notes = noted(vec![long, at_once(2), at_once(3)]);
+        assert!(
+            notes.contains("what 1 of the 3 jobs that completed (the others were over at once)"),
+            "{notes}"
+        );
+        assert!(noted(vec![at_once(2)]).contains("all jobs that completed were over at once"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::plot::{At, Panel, WIDTH, labelled, mean, open, steps, thinned, ticks, time_ticks};
 use super::text::{Short, largest, plural, span};
-use super::{COLOURS, absent};
+use super::{COLOURS, NOTHING_RAN, absent, nothing_ran};
 use crate::event::outcome::{GpuSeries, RunResult};
 use std::fmt::Write as _;
 
@@ -30,11 +30,9 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     super::open(out, "activity", "Activity of the GPUs over time");
     let with: Vec<usize> = (0..runs.len()).filter(|i| has_series(&runs[*i])).take(RUNS).collect();
     if with.is_empty() {
-        absent(
-            out,
-            "The result holds no activity over time. It is recorded by <code>carma simulate --html</code> \
-             and by <code>carma simulate --json --detail</code>.",
-        );
+        let unrecorded = "The result holds no activity over time. It is recorded by <code>carma simulate --html</code> \
+                          and by <code>carma simulate --json --detail</code>.";
+        absent(out, if nothing_ran(runs) { NOTHING_RAN } else { unrecorded });
         out.push_str("</section>\n");
         return;
     }

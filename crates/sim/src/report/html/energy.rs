@@ -3,12 +3,18 @@
 use super::plot::{At, WIDTH};
 use super::text::{Short, UNKNOWN, Unit, energy_unit, largest, number, watt_hours};
 use super::{COLOURS, JobEnergy};
-use crate::event::outcome::RunResult;
+use crate::event::outcome::{RunResult, Summary};
 use std::fmt::Write as _;
 
 /// The most bars.
 const RUNS: usize = 40;
 const ROW: f64 = 30.0;
+
+/// Characters of a policy's name.
+const NAME: usize = 36;
+
+/// How wide a bold one of them is at most, in the mean of a name: of what a sweep changed it is the last that counts.
+const BOLD: f64 = 8.6;
 
 /// The most jobs of the table.
 const JOBS: usize = 50;
@@ -18,8 +24,8 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], jo
     super::open(out, "energy", "Energy and power");
     let runs = &runs[..runs.len().min(RUNS)];
     // Names of policies may be long, and bars must start at one place.
-    let longest = names.iter().map(|n| n.chars().count().min(32)).max().unwrap_or(0);
-    let label = (longest as f64 * 7.4 + 16.0).clamp(60.0, 250.0);
+    let longest = names.iter().map(|n| n.chars().count().min(NAME)).max().unwrap_or(0);
+    let label = (longest as f64 * BOLD + 16.0).max(60.0);
     let height = runs.len() as f64 * ROW + 30.0;
     out.push_str("<div class=\"chart\">");
     super::plot::open(out, "plot", height, &"Energy and mean power by policy");
@@ -28,17 +34,18 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], jo
             out,
             r#"<text class="name" x="0" y="{}">{}</text>"#,
             At(24.0 + i as f64 * ROW + ROW / 2.0 + 4.0),
-            Short(name, 32)
+            Short(name, NAME)
         );
     }
     let half = (WIDTH - label) / 2.0;
-    let energy = largest(runs.iter().map(|r| r.summary.energy_j));
+    let told: Vec<Summary> = runs.iter().map(|run| run.summary.told()).collect();
+    let energy = largest(told.iter().map(|s| s.energy_j));
     let unit = energy_unit(energy);
     bars(
         out,
         "Energy of all GPUs",
-        runs,
-        |r| r.summary.energy_j,
+        &told,
+        |s| s.energy_j,
         label,
         half,
         |v| format!("{} {} ({})", number(unit.of(v)), unit.name, watt_hours(v)),
@@ -47,8 +54,8 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], jo
     bars(
         out,
         "Mean power of a GPU",
-        runs,
-        |r| r.summary.power_w,
+        &told,
+        |s| s.power_w,
         label + half,
         half,
         |v| format!("{} {}", number(watts.of(v)), watts.name),
@@ -101,8 +108,8 @@ fn jobs(out: &mut String, joules: &[JobEnergy]) {
 fn bars(
     out: &mut String,
     heading: &str,
-    runs: &[RunResult],
-    value: impl Fn(&RunResult) -> f64,
+    runs: &[Summary],
+    value: impl Fn(&Summary) -> f64,
     x: f64,
     room: f64,
     shown: impl Fn(f64) -> String,

@@ -30,8 +30,8 @@ impl Column {
 }
 
 /// Whether sums of two runs may be compared: they are of as many jobs.
-fn alike(base: &RunResult, run: &RunResult) -> bool {
-    base.summary.jobs == run.summary.jobs
+const fn alike(base: &Summary, run: &Summary) -> bool {
+    base.jobs == run.jobs
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -85,12 +85,13 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     // That all jobs completed is what one expects, and not worth a column.
     let incomplete = runs.iter().any(|r| r.summary.not_completed > 0);
     let shown: Vec<&Column> = COLUMNS.iter().take(COLUMNS.len() - usize::from(!incomplete)).collect();
-    let units: Vec<Unit> = shown.iter().map(|c| unit(c, &shown, runs)).collect();
-    let most: Vec<f64> = shown.iter().map(|c| largest(runs.iter().map(|r| (c.value)(&r.summary)))).collect();
+    let told: Vec<Summary> = runs.iter().map(|run| run.summary.told()).collect();
+    let units: Vec<Unit> = shown.iter().map(|c| unit(c, &shown, &told)).collect();
+    let most: Vec<f64> = shown.iter().map(|c| largest(told.iter().map(c.value))).collect();
     out.push_str("<div class=\"wide\"><table><thead>");
     headings(out, &shown, &units);
     out.push_str("</thead><tbody>");
-    for (i, (run, name)) in runs.iter().zip(names).enumerate() {
+    for (i, ((run, of), name)) in runs.iter().zip(&told).zip(names).enumerate() {
         let _ = write!(
             out,
             "<tr><th scope=\"row\">{} {}<small>{}</small></th>",
@@ -99,13 +100,13 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
             Short(&run.sharing, 30)
         );
         for ((column, unit), most) in shown.iter().zip(&units).zip(&most) {
-            let value = (column.value)(&run.summary);
+            let value = (column.value)(of);
             let _ = write!(out, "<td>{}", shown_as(column, *unit, *most, value));
             if i > 0
-                && let Some(base) = runs.first()
-                && (column.is_of_completed() || alike(base, run))
+                && let Some(base) = told.first()
+                && (column.is_of_completed() || alike(base, of))
             {
-                out.push_str(&change(column, (column.value)(&base.summary), value));
+                out.push_str(&change(column, (column.value)(base), value));
             }
             out.push_str("</td>");
         }
@@ -113,7 +114,7 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     }
     out.push_str("</tbody></table></div>\n");
     if let (Some(first), true) = (names.first(), runs.len() > 1) {
-        let others = runs.iter().any(|run| !alike(&runs[0], run));
+        let others = told.iter().any(|run| !alike(&told[0], run));
         let _ = writeln!(
             out,
             "<p class=\"remark\">Second line: change against {}; <strong>bold: better</strong>, regular: worse or neither. \
@@ -158,12 +159,12 @@ fn headings(out: &mut String, shown: &[&Column], units: &[Unit]) {
 
 /// The unit of a column. Times of one group share that of its first column, the mean, so that they can
 /// be compared from left to right.
-fn unit(column: &Column, shown: &[&Column], runs: &[RunResult]) -> Unit {
+fn unit(column: &Column, shown: &[&Column], told: &[Summary]) -> Unit {
     let lead = match column.group {
         "" => column,
         group => shown.iter().find(|c| c.group == group).copied().unwrap_or(column),
     };
-    let most = |c: &Column| largest(runs.iter().map(|r| (c.value)(&r.summary)));
+    let most = |c: &Column| largest(told.iter().map(c.value));
     match column.kind {
         Kind::Time => time_unit(most(lead)),
         Kind::Energy => energy_unit(most(column)),

@@ -2,7 +2,7 @@
 
 use super::plot::{At, Panel, WIDTH, open, time_ticks};
 use super::text::{Esc, Short, largest, plural, span};
-use super::{Origin, absent};
+use super::{NOTHING_RAN, Origin, absent, nothing_ran};
 use crate::event::outcome::{End, RunResult, Stretch};
 use carma_core::units::Millis;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,11 +32,12 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], or
         absent(
             out,
             match origin {
+                Origin::Simulated if nothing_ran(runs) => NOTHING_RAN,
                 Origin::Simulated => {
                     "The result does not say which task ran where. It does after <code>carma simulate --html</code> \
                      and after <code>carma simulate --json --detail</code>."
                 }
-                Origin::Recorded | Origin::RecordedVirtual => "Nothing ran.",
+                Origin::Recorded | Origin::RecordedVirtual => NOTHING_RAN,
             },
         );
         out.push_str("</section>\n");
@@ -48,7 +49,8 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], or
     for (run, name) in runs.iter().zip(names).take(RUNS) {
         let _ = write!(out, "<div class=\"figure\"><h3>{}</h3>", Short(name, 80));
         if run.stretches.is_empty() {
-            absent(out, "Nothing ran, or the result does not say what.");
+            let unknown = "Nothing ran, or the result does not say what.";
+            absent(out, if nothing_ran(std::slice::from_ref(run)) { NOTHING_RAN } else { unknown });
         } else {
             chart(out, run, name, &families, end);
         }
@@ -231,13 +233,13 @@ fn chart(out: &mut String, run: &RunResult, name: &str, families: &Families<'_>,
         let (anchor, words) = if x > WIDTH - 180.0 { ("end", x + 2.0) } else { ("start", x - 2.0) };
         let _ = write!(
             out,
-            r#"<path class="end" d="M{} {}v{}"/><text class="cap" x="{}" y="{}" text-anchor="{anchor}">all done at {}</text>"#,
+            r#"<path class="end" d="M{} {}v{}"/><text class="cap" x="{}" y="{}" text-anchor="{anchor}">{}</text>"#,
             At(x),
             At(panel.y - 4.0),
             At(panel.h + 4.0),
             At(words),
             At(panel.y - 8.0),
-            span(last),
+            at_the_end(run, last),
         );
     }
     // On top of all bars, so that none hides a crash.
@@ -260,6 +262,15 @@ fn chart(out: &mut String, run: &RunResult, name: &str, families: &Families<'_>,
             plural(all as u64, "GPU", "GPUs")
         );
     }
+}
+
+/// What stands where the last bar ends: that all is done only where it is.
+fn at_the_end(run: &RunResult, last: f64) -> String {
+    if run.stretches.iter().any(|stretch| stretch.how == End::Running) {
+        return format!("{}: jobs go on", span(last));
+    }
+    let what = if run.jobs.iter().all(|job| job.end.is_some()) { "all done" } else { "last end" };
+    format!("{what} at {}", span(last))
 }
 
 #[allow(clippy::too_many_arguments, reason = "all of them are what one bar needs")]

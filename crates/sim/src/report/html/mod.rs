@@ -224,6 +224,14 @@ fn names(runs: &[RunResult]) -> Vec<String> {
     runs.iter().map(name).collect()
 }
 
+/// Whether it is known that no job of any run ever had a GPU.
+fn nothing_ran(runs: &[RunResult]) -> bool {
+    runs.iter().all(|run| !run.jobs.is_empty() && run.jobs.iter().all(|job| job.attempts == 0))
+}
+
+/// What stands in place of a drawing then.
+const NOTHING_RAN: &str = "No job ran.";
+
 /// Opens a section.
 fn open(out: &mut String, id: &str, heading: &str) {
     let _ = writeln!(out, "<section id=\"{id}\"><h2>{heading}</h2>");

@@ -2,7 +2,7 @@
 
 use super::plot::{At, Panel, labelled, stroke, ticks, time_ticks};
 use super::text::{Short, largest, plural};
-use super::{Origin, absent, swatch};
+use super::{NOTHING_RAN, Origin, absent, nothing_ran, swatch};
 use crate::event::outcome::{End, RunResult};
 use carma_core::units::Millis;
 use std::fmt::Write as _;
@@ -17,12 +17,11 @@ const H: f64 = 330.0;
 /// Writes the section.
 pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], origin: Origin) {
     super::open(out, "spread", "Waits and slowdowns of the jobs");
-    if runs.iter().all(|r| r.jobs.is_empty()) {
-        absent(
-            out,
-            "The result does not hold the jobs. It does after <code>carma simulate --html</code> and after \
-             <code>carma simulate --json --detail</code>.",
-        );
+    let ran_nothing = nothing_ran(runs);
+    if ran_nothing || runs.iter().all(|r| r.jobs.is_empty()) {
+        let unrecorded = "The result does not hold the jobs. It does after <code>carma simulate --html</code> and after \
+                          <code>carma simulate --json --detail</code>.";
+        absent(out, if ran_nothing { NOTHING_RAN } else { unrecorded });
         out.push_str("</section>\n");
         return;
     }

@@ -298,3 +298,39 @@ fn changes_have_signs_and_do_not_need_colour() {
     runs[0].summary.wait_s.mean = 0.006;
     assert!(shown(&runs).contains(&format!("<small>{UNKNOWN}</small>")));
 }
+
+#[test]
+fn a_run_without_a_job_that_ran_claims_nothing() {
+    let mut runs = example::runs(2, 1, &["exclusive", "magm"], 7);
+    for run in &mut runs {
+        run.summary = Summary {
+            jobs: 1,
+            not_completed: 1,
+            fairness_wait: 1.0,
+            fairness_slowdown: 1.0,
+            ..Summary::default()
+        };
+        (run.series, run.stretches, run.ooms) = (Vec::new(), Vec::new(), Vec::new());
+        for job in &mut run.jobs {
+            (job.attempts, job.first_start, job.last_start, job.end) = (0, None, None, None);
+        }
+    }
+    let page = shown(&runs);
+    assert!(page.matches(NOTHING_RAN).count() == 3 && !page.contains("holds no activity"));
+    let (_, figures) = page.split_once("id=\"figures\"").unwrap();
+    let (figures, _) = figures.split_once("</table>").unwrap();
+    assert!(!figures.contains(">1.00") && !figures.contains(">0.00") && figures.contains(UNKNOWN));
+}
+
+#[test]
+fn all_is_done_only_where_it_is() {
+    let mut runs = example::runs(2, 10, &["exclusive"], 7);
+    assert!(shown(&runs).contains(">all done at "));
+    runs[0].jobs[3].end = None;
+    let page = shown(&runs);
+    assert!(page.contains(">last end at ") && !page.contains("all done"));
+    let last = runs[0].stretches.len() - 1;
+    runs[0].stretches[last].how = End::Running;
+    let page = shown(&runs);
+    assert!(page.contains(": jobs go on<") && !page.contains("all done"));
+}
