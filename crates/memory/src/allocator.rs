@@ -49,6 +49,13 @@ pub fn estimate(footprint: &Footprint, task: &ModelTask, platform: &Platform) ->
     if let Some(backend) = &platform.alloc.foreign_backend {
         reasons.push(format!("the allocator is {backend}, for which this model does not hold"));
     }
+    if !platform.alloc.unknown.is_empty() {
+        reasons.push(format!(
+            "`{}` among the allocator's settings is not known and changes nothing here; PyTorch refuses names that it \
+             does not know",
+            platform.alloc.unknown.join("`, `")
+        ));
+    }
     reasons.extend(footprint.notes.iter().cloned());
     reasons.push(format!("{BOUND}{}", margin.reason));
     reasons.extend(footprint.doubts.iter().map(|doubt| format!("not understood: {doubt}")));

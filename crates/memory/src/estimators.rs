@@ -147,8 +147,9 @@ impl<'a> View<'a> {
             Ok(Source { front_end, tier, graph, replay })
         };
         let graphs = graphs(known, task).into_iter();
-        let sources =
-            graphs.map(|(name, tier, graph)| (name, known.in_file(name, source(name, tier, graph)))).collect();
+        let sources = graphs
+            .map(|(name, tier, graph)| (name, known.in_file(name, source(name, tier, graph))))
+            .collect();
         Self { known, task, platform, sources }
     }
 

@@ -20,9 +20,21 @@ pub struct Settings {
     pub memory_fraction: Option<f64>,
     /// Another allocator is named (`backend:cudaMallocAsync`): the model does not hold for it.
     pub foreign_backend: Option<String>,
-    /// Keys that change nothing here, or that this version does not know.
-    pub ignored: Vec<String>,
+    /// Keys that are none of PyTorch's, as far as this version knows.
+    pub unknown: Vec<String>,
 }
+
+/// Keys of PyTorch's that change nothing here: they are about the host's memory, or about time.
+const IRRELEVANT: &[&str] = &[
+    "graph_capture_record_stream_reuse",
+    "pinned_num_register_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_use_background_threads",
+    "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+];
 
 impl Settings {
     /// Reads the value of the environment variable.
@@ -63,7 +75,8 @@ impl Settings {
                 }
                 "backend" if value == "native" => {}
                 "backend" => settings.foreign_backend = Some(value),
-                _ => settings.ignored.push(key),
+                key if IRRELEVANT.contains(&key) => {}
+                _ => settings.unknown.push(key),
             }
         }
         Ok(settings)
@@ -139,12 +152,14 @@ mod tests {
         assert_eq!(s.max_split_size, Some(512 * MIB));
         assert_eq!(s.garbage_collection_threshold, Some(0.8));
         let s = Settings::parse(
-            "roundup_power2_divisions:[256:1,512:2,1024:4,>:8],backend:cudaMallocAsync,pinned_use_x:1",
+            "roundup_power2_divisions:[256:1,512:2,1024:4,>:8],backend:cudaMallocAsync,\
+             pinned_use_background_threads:True,expandable_segment:True",
         )
         .unwrap();
         assert_eq!(s.roundup_power2_divisions, [(0, 1), (512, 2), (1024, 4), (2048, 8)].into());
         assert_eq!(s.foreign_backend.as_deref(), Some("cudaMallocAsync"));
-        assert_eq!(s.ignored, ["pinned_use_x"]);
+        assert_eq!(s.unknown, ["expandable_segment"]);
+        assert!(!s.expandable_segments);
         assert_eq!(Settings::parse("").unwrap(), Settings::default());
     }
 
