@@ -153,7 +153,7 @@ fn a_page_goes_where_is_said_else_to_a_file_of_the_usual_name() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_carma"));
         let out = command.args(["report", "in.json"]).args(options).current_dir(dir.path()).output().unwrap();
         assert_eq!(String::from_utf8(out.stdout).unwrap(), format!("{file}\n"), "{options:?}");
-        assert!(fs::read_to_string(dir.path().join(file)).unwrap().starts_with("<!DOCTYPE html>"));
+        assert!(fs::read_to_string(dir.path().join(file)).unwrap().starts_with("<!doctype html>"));
         fs::remove_file(dir.path().join(file)).unwrap();
     }
 }
