@@ -602,6 +602,7 @@ fn collocation_says_how_much_more_gets_done() {
     assert!(gain("mps", 4) > 2.5 && gain("time-slice", 4) < gain("mps", 4), "{rows:?}");
     assert!(gain("mps, threads divided", 4) < gain("mps", 4), "{rows:?}");
     assert!(rows.iter().all(|row| row["way"] != "streams"), "virtual GPUs have no model of streams");
+    assert!(String::from_utf8_lossy(&out.stderr).contains("streams is left out"));
     // Again: nothing is left to measure.
     let windows = || Measured::read(&fs::read_to_string(dir.path().join("measured.json")).unwrap()).unwrap();
     let before = windows().combinations.len();
@@ -610,9 +611,10 @@ fn collocation_says_how_much_more_gets_done() {
     assert!(text.contains("a model, not a measurement") && text.contains("the most by mps with 4"), "{text}");
     assert_eq!(windows().combinations.len(), before);
     let page = fs::read_to_string(dir.path().join("index.html")).unwrap();
-    assert!(page.contains("papers, A100: up to 5.35 by mps") && page.contains("a model, not a measurement"));
-    let out = run(&["--ways", "mig"]);
-    assert_eq!(out.status.code(), Some(2));
+    assert!(page.contains("papers: 5.35 by mps") && page.contains("a model, not a measurement"));
+    for way in ["mig", "streams"] {
+        assert_eq!(run(&["--ways", way]).status.code(), Some(2), "{way}");
+    }
     // More than any task may run at a time is no measurement of nothing.
     let tasks = dir.path().join("mine.toml");
     fs::write(&tasks, "[[task]]\nname = \"net\"\ncopies = 2\ncommand = [\"true\"]\n").unwrap();

@@ -55,6 +55,15 @@ fn options(args: &CollocationArgs) -> Result<Options, Failure> {
     let streams = if has("streams") { counts.clone() } else { Vec::new() };
     let this = std::env::current_exe().map_err(|e| Failure::new(format!("cannot find this program: {e}")))?;
     let carma = args.gpus.starts_with("virtual:").then_some(this);
+    // In a file of one's own they are tasks like others.
+    if has("streams") && carma.is_some() && args.tasks.is_none() {
+        let why = "virtual GPUs have no model of models that share a process";
+        if args.ways.iter().all(|way| way == "streams") {
+            return Err(Failure::usage(format!("streams cannot be measured: {why}"))
+                .hint("name another of --ways, or measure on a real GPU"));
+        }
+        say(&format!("streams is left out: {why}"));
+    }
     let (tasks, only) = match &args.tasks {
         Some(tasks) => (tasks.clone(), args.only.clone()),
         None => {
