@@ -1,5 +1,6 @@
 //! Which task was when on which GPU.
 
+use super::kinds::{Kinds, room_on_bar};
 use super::plot::{At, Panel, WIDTH, open, time_ticks};
 use super::text::{Esc, Short, largest, plural, span};
 use super::{NOTHING_RAN, Origin, absent, nothing_ran};
@@ -14,8 +15,6 @@ const BARS: usize = 2000;
 const GPUS: usize = 32;
 /// The most policies.
 const RUNS: usize = 8;
-/// Colours for families of tasks; one more is for all others.
-const FAMILIES: usize = 7;
 
 /// A stretch on one GPU.
 struct Bar<'a> {
@@ -43,8 +42,8 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], or
         out.push_str("</section>\n");
         return;
     }
-    let families = Families::of(runs);
-    families.legend(out, runs);
+    let families = families(runs);
+    legend(out, &families, runs);
     let end = largest(runs.iter().flat_map(|r| r.stretches.iter()).map(|s| seconds(s.end)));
     for (run, name) in runs.iter().zip(names).take(RUNS) {
         let _ = write!(out, "<div class=\"figure\"><h3>{}</h3>", Short(name, 80));
@@ -73,65 +72,33 @@ fn family(task: &str) -> &str {
     if name.is_empty() { "unnamed" } else { name }
 }
 
-/// Families of tasks in the order of their time on GPUs over all policies, so that a colour means the
-/// same in every drawing.
-struct Families<'a>(Vec<&'a str>);
+/// Families of tasks over all policies, so that a colour means the same in every drawing.
+fn families(runs: &[RunResult]) -> Kinds<'_> {
+    let spent = |stretch: &Stretch| seconds(stretch.end.since(stretch.start)) * stretch.gpus.len() as f64;
+    let all = runs.iter().flat_map(|run| run.stretches.iter().map(move |stretch| (run, stretch)));
+    Kinds::of(all.map(|(run, stretch)| (family(task(run, stretch)), spent(stretch))))
+}
 
-impl<'a> Families<'a> {
-    fn of(runs: &'a [RunResult]) -> Self {
-        let mut time: BTreeMap<&str, f64> = BTreeMap::new();
-        for run in runs {
-            for stretch in &run.stretches {
-                let spent = seconds(stretch.end.since(stretch.start)) * stretch.gpus.len() as f64;
-                *time.entry(family(task(run, stretch))).or_default() += spent;
-            }
-        }
-        let mut names: Vec<(&str, f64)> = time.into_iter().collect();
-        names.sort_by(|a, b| b.1.total_cmp(&a.1));
-        Self(names.into_iter().map(|(name, _)| name).collect())
+fn legend(out: &mut String, families: &Kinds<'_>, runs: &[RunResult]) {
+    out.push_str("<ul class=\"legend\">");
+    families.legend(out);
+    let ended = |how: End| runs.iter().flat_map(|r| &r.stretches).any(|s| s.how == how);
+    let mut mark = |drawn: String, name: &str| {
+        let _ = write!(
+            out,
+            r#"<li><svg class="mark" viewBox="0 0 14 14" aria-hidden="true">{drawn}</svg>{name}</li>"#
+        );
+    };
+    if ended(End::OutOfMemory) {
+        mark(crash(7.0, 7.0, 6.0), "ended out of memory");
     }
-
-    fn colour(&self, task: &str) -> usize {
-        let family = family(task);
-        self.0.iter().take(FAMILIES).position(|f| *f == family).unwrap_or(FAMILIES)
+    if [End::Preempted, End::Evicted, End::GrowthGuard].into_iter().any(ended) {
+        mark(taken_back(7.0, 7.0, 5.0), "taken back by the policy");
     }
-
-    fn legend(&self, out: &mut String, runs: &[RunResult]) {
-        out.push_str("<ul class=\"legend\">");
-        let item = |out: &mut String, colour: usize, name: &str| {
-            let _ = write!(
-                out,
-                r#"<li><svg class="block" viewBox="0 0 10 10" aria-hidden="true"><rect class="f{colour}" width="10" height="10" rx="2"/></svg>{}</li>"#,
-                Short(name, 40)
-            );
-        };
-        for (colour, name) in self.0.iter().enumerate().take(FAMILIES) {
-            item(out, colour, name);
-        }
-        match self.0.get(FAMILIES..) {
-            None | Some([]) => {}
-            // The last colour needs not stand for many.
-            Some([one]) => item(out, FAMILIES, one),
-            Some(others) => item(out, FAMILIES, &format!("{} others", others.len())),
-        }
-        let ended = |how: End| runs.iter().flat_map(|r| &r.stretches).any(|s| s.how == how);
-        let mut mark = |drawn: String, name: &str| {
-            let _ = write!(
-                out,
-                r#"<li><svg class="mark" viewBox="0 0 14 14" aria-hidden="true">{drawn}</svg>{name}</li>"#
-            );
-        };
-        if ended(End::OutOfMemory) {
-            mark(crash(7.0, 7.0, 6.0), "ended out of memory");
-        }
-        if [End::Preempted, End::Evicted, End::GrowthGuard].into_iter().any(ended) {
-            mark(taken_back(7.0, 7.0, 5.0), "taken back by the policy");
-        }
-        if ended(End::Suspended) {
-            mark(suspended(7.0, 7.0, 5.0), "suspended or moved: no bar until it goes on");
-        }
-        out.push_str("</ul>\n");
+    if ended(End::Suspended) {
+        mark(suspended(7.0, 7.0, 5.0), "suspended or moved: no bar until it goes on");
     }
+    out.push_str("</ul>\n");
 }
 
 fn task<'a>(run: &'a RunResult, stretch: &Stretch) -> &'a str {
@@ -190,7 +157,7 @@ fn stack(bars: &mut [Bar<'_>]) -> BTreeMap<u32, usize> {
     free.into_iter().map(|(gpu, lanes)| (gpu, lanes.len())).collect()
 }
 
-fn chart(out: &mut String, run: &RunResult, name: &str, families: &Families<'_>, end: f64) {
+fn chart(out: &mut String, run: &RunResult, name: &str, families: &Kinds<'_>, end: f64) {
     const LABEL: f64 = 66.0;
     let (gpus, all) = gpus(run);
     let (mut bars, window) = bars(run, &gpus);
@@ -282,7 +249,7 @@ fn draw(
     panel: &Panel,
     top: f64,
     thick: f64,
-    families: &Families<'_>,
+    families: &Kinds<'_>,
 ) {
     let stretch = bar.stretch;
     let (start, end) = (seconds(stretch.start), seconds(stretch.end));
@@ -290,7 +257,7 @@ fn draw(
     let wide = (right - left).max(1.5);
     let job = usize::try_from(stretch.job).ok().and_then(|job| run.jobs.get(job));
     let id = job.map_or("unknown", |job| job.id.as_str());
-    let colour = families.colour(task(run, stretch));
+    let colour = families.colour(family(task(run, stretch)));
     let how = match stretch.how {
         End::Completed => "completed",
         End::OutOfMemory => "out of memory",
@@ -319,19 +286,14 @@ GPU {} · attempt {}
         At(wide),
         At(thick - 1.0),
     );
-    // A glyph of this size is about 6.2 wide.
-    let room = ((wide - 8.0) / 6.2).floor();
-    if thick >= 12.0 && room >= 4.0 {
-        let label = if id.chars().count() as f64 <= room { id } else { "" };
-        if !label.is_empty() {
-            let _ = write!(
-                out,
-                r#"<text class="on on{colour}" x="{}" y="{}">{}</text>"#,
-                At(left + 4.0),
-                At(top + thick / 2.0 + 3.8),
-                Esc(label)
-            );
-        }
+    if (1..=room_on_bar(wide, thick)).contains(&id.chars().count()) {
+        let _ = write!(
+            out,
+            r#"<text class="on on{colour}" x="{}" y="{}">{}</text>"#,
+            At(left + 4.0),
+            At(top + thick / 2.0 + 3.8),
+            Esc(id)
+        );
     }
     out.push_str("</g>");
     // Within the bar where there is room, so that it does not hide the name of the next.

@@ -8,6 +8,7 @@ mod crashes;
 mod energy;
 mod figures;
 mod gantt;
+mod kinds;
 mod plot;
 mod spread;
 #[cfg(test)]
@@ -15,6 +16,7 @@ mod tests;
 mod text;
 
 use crate::event::outcome::RunResult;
+pub use kinds::{Kinds, room_on_bar};
 pub use plot::time_axis;
 use plot::{COLOURS, stroke};
 use std::collections::BTreeSet;
