@@ -10,8 +10,8 @@ mod table;
 mod time;
 
 pub use json::print_json;
-pub use table::{Column, Table};
-pub use time::{span, stamp, time_of_day};
+pub use table::{Column, Table, blocks, sparing};
+pub use time::{short_stamp, span, stamp, time_of_day};
 
 use jiff::tz::TimeZone;
 use rustix::termios::{isatty, tcgetwinsize};
@@ -159,6 +159,11 @@ pub fn clip(text: &str, screen: &Screen, indent: usize, lines: usize) -> String 
         *last = format!("{}…", kept.trim_end());
     }
     wrapped.join(" ")
+}
+
+/// Says which columns a narrow screen went without; nothing where it has all.
+pub fn spared_line(spared: &[&str]) -> Option<String> {
+    (!spared.is_empty()).then(|| format!("Not shown, as this screen is narrow: {}.", spared.join(", ")))
 }
 
 /// Splits a text into lines that fit beside an indentation, at blanks. A word longer than the line

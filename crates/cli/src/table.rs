@@ -70,9 +70,10 @@ impl<'a> Table<'a> {
         self.table.add_row(row);
     }
 
-    /// Whether lines fit the screen beside a last column of the narrowest.
-    pub fn fits(&self) -> bool {
-        self.screen.width.is_none_or(|width| self.others().saturating_add(NARROWEST) <= width)
+    /// Whether lines fit the screen beside a last column of the narrowest, or as wide as it needs to be.
+    fn fits(&self) -> bool {
+        let last = self.table.column_max_content_widths().last().copied().unwrap_or(0).min(NARROWEST);
+        self.screen.width.is_none_or(|width| self.others().saturating_add(last) <= width)
     }
 
     /// Width of all columns but the last, with their gaps.
@@ -121,6 +122,77 @@ impl<'a> Table<'a> {
     }
 }
 
+/// A table of rows without those of the columns that may be spared (the most needed first) for which the screen has no room;
+/// and the titles of these. What needs more than `lines` lines is cut.
+pub fn sparing<'s>(
+    columns: &[Column],
+    rows: &[Vec<String>],
+    spared: &[&'s str],
+    lines: Option<usize>,
+    screen: &Screen,
+) -> (String, Vec<&'s str>) {
+    let without = |spared: &[&str]| {
+        let shown = |at: &usize| columns.get(*at).is_some_and(|column| !spared.contains(&column.title()));
+        let kept: Vec<usize> = (0..columns.len()).filter(shown).collect();
+        some(columns, rows, &kept, lines, screen)
+    };
+    let mut spared: Vec<&str> =
+        spared.iter().copied().filter(|title| columns.iter().any(|c| c.title() == *title)).collect();
+    for title in spared.clone() {
+        let fewer: Vec<&str> = spared.iter().copied().filter(|other| *other != title).collect();
+        if without(&fewer).fits() {
+            spared = fewer;
+        }
+    }
+    (without(&spared).render(), spared)
+}
+
+/// Rows in as few tables as the screen needs, one below the other, each of which begins with the first column. A title that
+/// stands again and again (OVER) says something of the column before, and stays with it. Rows that say nothing in a table
+/// are left out of it.
+pub fn blocks(columns: &[Column], rows: &[Vec<String>], screen: &Screen) -> String {
+    let again = |column: &Column| columns.iter().filter(|other| other.title() == column.title()).count() > 1;
+    let mut blocks: Vec<Vec<usize>> = vec![vec![0]];
+    let mut at = 1;
+    while at < columns.len() {
+        let more = columns.iter().skip(at + 1).take_while(|column| again(column)).count();
+        let group = at..=at + more;
+        at += more + 1;
+        let Some(block) = blocks.last_mut() else { break };
+        let longer: Vec<usize> = block.iter().copied().chain(group.clone()).collect();
+        if block.len() == 1 || some(columns, rows, &longer, None, screen).fits() {
+            *block = longer;
+        } else {
+            blocks.push(std::iter::once(0).chain(group).collect());
+        }
+    }
+    let told = |block: &[usize]| {
+        let says =
+            |row: &&Vec<String>| block.iter().any(|at| row.get(*at).is_some_and(|cell| !cell.is_empty()));
+        rows.iter().filter(says).cloned().collect::<Vec<_>>()
+    };
+    let tables = blocks.iter().map(|block| some(columns, &told(block), block, None, screen).render());
+    tables.collect::<Vec<_>>().join("\n")
+}
+
+/// A table of some of the columns.
+fn some<'a>(
+    columns: &[Column],
+    rows: &[Vec<String>],
+    which: &[usize],
+    lines: Option<usize>,
+    screen: &'a Screen,
+) -> Table<'a> {
+    let mut table = Table::new(which.iter().filter_map(|at| columns.get(*at).copied()).collect(), screen);
+    if let Some(lines) = lines {
+        table = table.at_most_lines(lines);
+    }
+    for row in rows {
+        table.row(which.iter().map(|at| row.get(*at).cloned().unwrap_or_default()));
+    }
+    table
+}
+
 fn colour(state: &str) -> Option<Color> {
     match state {
         "RUNNING" | "COMPLETED" => Some(Color::Green),
@@ -164,6 +236,39 @@ mod tests {
     #[test]
     fn a_very_narrow_screen_wraps_by_itself() {
         assert_eq!(table(&Screen::of_width(Some(25))), table(&Screen::of_width(None)));
+    }
+
+    #[test]
+    fn a_narrow_screen_goes_without_some_columns() {
+        let columns =
+            [Column::Right("ID"), Column::Left("USER"), Column::Right("RUN"), Column::Left("REASON")];
+        let rows = [["7", "alice", "40s", "it was cancelled by its user, who had another"]
+            .map(String::from)
+            .to_vec()];
+        let of = |width| {
+            let screen = Screen::of_width(width);
+            let (table, spared) = sparing(&columns, &rows, &["RUN", "USER", "none"], None, &screen);
+            (table.lines().next().unwrap().to_owned(), spared)
+        };
+        assert_eq!(of(None), ("ID  USER   RUN  REASON".to_owned(), vec![]));
+        assert_eq!(of(Some(30)), ("ID  RUN  REASON".to_owned(), vec!["USER"]));
+        assert_eq!(of(Some(20)), ("ID  REASON".to_owned(), vec!["RUN", "USER"]));
+    }
+
+    #[test]
+    fn figures_that_do_not_fit_stand_in_a_table_below() {
+        let columns = ["POLICY", "MAKESPAN", "OVER", "JCT", "OVER"].map(Column::Right);
+        let row = |cells: [&str; 5]| cells.map(String::from).to_vec();
+        let rows = [row(["exclusive", "312.4", "1.00", "100.0", "1.00"]), row(["", "312-313", "", "", ""])];
+        insta::assert_snapshot!(blocks(&columns, &rows, &Screen::of_width(Some(30))), @r"
+           POLICY  MAKESPAN  OVER
+        exclusive     312.4  1.00
+                    312-313
+
+           POLICY    JCT  OVER
+        exclusive  100.0  1.00
+        ");
+        assert_eq!(blocks(&columns, &rows, &Screen::of_width(None)).lines().count(), 3);
     }
 
     #[test]

@@ -34,6 +34,17 @@ pub fn stamp(unix_ms: u64, screen: &Screen) -> String {
     )
 }
 
+/// The same in few characters where there is a screen, to the minute; of another year, or so, the day alone.
+pub fn short_stamp(unix_ms: u64, now_ms: u64, screen: &Screen) -> String {
+    const A_YEAR_MS: u64 = 360 * 24 * 3600 * 1000;
+    let format = if unix_ms.abs_diff(now_ms) < A_YEAR_MS { "%m-%d %H:%M" } else { "%Y-%m-%d" };
+    let at = i64::try_from(unix_ms).ok().and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    match at.filter(|_| screen.width.is_some()) {
+        Some(at) => at.to_zoned(screen.zone.clone()).strftime(format).to_string(),
+        None => stamp(unix_ms, screen),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,6 +67,14 @@ mod tests {
         );
         assert_eq!(at(1_760_086_400_000), "2025-10-10T08:53:20+00:00");
         assert_eq!(at(u64::MAX), stamp(u64::MAX, &utc));
+    }
+
+    #[test]
+    fn short_stamps() {
+        let (at, screen) = (1_760_000_000_000, Screen::of_width(Some(80)));
+        let of = |now| short_stamp(at, now, &screen);
+        assert_eq!([of(at), of(at + 400 * 86_400_000)], ["10-09 08:53", "2025-10-09"]);
+        assert_eq!(short_stamp(at, at, &Screen::of_width(None)), stamp(at, &screen));
     }
 
     #[test]

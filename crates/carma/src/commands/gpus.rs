@@ -7,7 +7,7 @@ use crate::cli::GpusArgs;
 use carma_api::ClientError;
 use carma_api::wire::{ForeignView, GpuView, GpusReply, TenantView};
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Column, Screen, Table, clean, print, stamp, wrap};
+use carma_cli::{Column, Screen, clean, print, spared_line, sparing, stamp, wrap};
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
 use std::collections::BTreeMap;
@@ -140,15 +140,11 @@ fn render(reply: &GpusReply, screen: &Screen) -> String {
     }
     let (metrics, unknown) = known_metrics(gpus);
     let columns = columns(gpus, &metrics);
-    let mut spared = SPARED.to_vec();
-    spared.retain(|title| columns.iter().any(|shown| shown.column.title() == *title));
-    for title in spared.clone() {
-        let fewer: Vec<&str> = spared.iter().copied().filter(|other| *other != title).collect();
-        if table(gpus, &columns, &fewer, screen).fits() {
-            spared = fewer;
-        }
-    }
-    text.push_str(&table(gpus, &columns, &spared, screen).render());
+    let titles: Vec<Column> = columns.iter().map(|shown| shown.column).collect();
+    let row = |gpu| columns.iter().map(|shown| (shown.value)(gpu)).collect();
+    let rows: Vec<Vec<String>> = gpus.iter().map(row).collect();
+    let (table, spared) = sparing(&titles, &rows, &SPARED, None, screen);
+    text.push_str(&table);
     let mut below = notes(reply, &metrics, &unknown, &spared);
     let of_gpus: Vec<_> = gpus.iter().filter_map(|gpu| gpu.metered.clone()).collect();
     below.extend(metered(&of_gpus, Unit::of(counted(&of_gpus)), screen));
@@ -180,16 +176,6 @@ fn columns(gpus: &[GpuView], metrics: &[&'static Metric]) -> Vec<Shown> {
     columns.extend(metrics.iter().map(metric));
     columns.push(Shown::new(Column::Left("JOBS"), |gpu| jobs(&gpu.tenants)));
     columns
-}
-
-/// All columns but those that are spared.
-fn table<'a>(gpus: &[GpuView], columns: &[Shown], spared: &[&str], screen: &'a Screen) -> Table<'a> {
-    let shown = || columns.iter().filter(|shown| !spared.contains(&shown.column.title()));
-    let mut table = Table::new(shown().map(|shown| shown.column).collect(), screen);
-    for gpu in gpus {
-        table.row(shown().map(|shown| (shown.value)(gpu)));
-    }
-    table
 }
 
 /// The columns that some GPU has a value for, and the titles of the others.
@@ -250,8 +236,8 @@ fn notes(reply: &GpusReply, metrics: &[&Metric], unknown: &[&str], spared: &[&st
     if !unknown.is_empty() {
         let _ = writeln!(text, "Not known on any of these GPUs, so not shown: {}.", unknown.join(", "));
     }
-    if !spared.is_empty() {
-        let _ = writeln!(text, "Not shown, as this screen is narrow: {}.", spared.join(", "));
+    if let Some(line) = spared_line(spared) {
+        let _ = writeln!(text, "{line}");
     }
     text
 }

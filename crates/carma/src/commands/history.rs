@@ -6,7 +6,7 @@ use super::usage::energy;
 use crate::cli::{HistoryArgs, HistoryExportArgs, HistoryVerb};
 use carma_api::wire::{JobsReply, MemoryReply};
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Column, Screen, Table, print, print_json, span, stamp};
+use carma_cli::{Column, Screen, print, print_json, short_stamp, span, spared_line, sparing, wrap};
 use carma_core::units::{MiB, Millis};
 
 /// Lists them.
@@ -41,6 +41,9 @@ fn csv(reply: &MemoryReply) -> Result<String, Box<dyn std::error::Error>> {
     Ok(String::from_utf8(out.into_inner()?)?)
 }
 
+/// What a narrow screen may go without, the most needed first.
+const SPARED: [&str; 10] = ["PEAK", "RUN", "EXIT", "GPU", "WAIT", "USER", "TRIES", "ENERGY", "HOST", "ALONE"];
+
 fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
     if reply.jobs.is_empty() {
         return "No job is over yet. `carma queue` shows those that run or wait.\n".into();
@@ -73,7 +76,7 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
     }
     columns.extend([Right("TRIES"), Left("REASON")]);
     let dash = || "-".to_owned();
-    let mut table = Table::new(columns, screen).at_most_lines(2);
+    let mut rows = Vec::new();
     for job in &reply.jobs {
         let between = |from: Option<u64>, to: Option<u64>| {
             from.zip(to).map_or_else(dash, |(from, to)| span(Millis(to).since(Millis(from))))
@@ -88,7 +91,7 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
         let ran = job.ran_ms.filter(|ran| *ran > 0);
         let ran = ran.map_or_else(|| between(job.started_ms, until()), |ran| span(Millis(ran)));
         let mut row = vec![
-            job.ended_ms.map_or_else(dash, |t| stamp(t, screen)),
+            job.ended_ms.map_or_else(dash, |t| short_stamp(t, reply.now_ms, screen)),
             job.id.to_string(),
             job.name.clone(),
             job.user.clone(),
@@ -113,10 +116,13 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
             // It would say so again.
             if job.state == "COMPLETED" { String::new() } else { job.reason.text.clone() },
         ]);
-        table.row(row);
+        rows.push(row);
     }
-    let mut text = table.render();
-    if alone {
+    let (mut text, spared) = sparing(&columns, &rows, &SPARED, Some(2), screen);
+    for line in spared_line(&spared).iter().flat_map(|line| wrap(line, screen, 0)) {
+        text.push_str(&format!("{line}\n"));
+    }
+    if alone && !spared.contains(&"ALONE") {
         text.push_str("ALONE: energy that the same progress would have taken alone, as forecast.\n");
     }
     if u32::try_from(reply.jobs.len()).is_ok_and(|n| n == limit) {
@@ -155,6 +161,11 @@ mod tests {
         ALONE: energy that the same progress would have taken alone, as forecast.
         The latest 3; --limit N shows more.
         ");
+        // On a screen what is most needed, in lines that fit.
+        let narrow = render(&reply, 50, &Screen::of_width(Some(80)));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        assert!(narrow.contains("\n2025-10-09   7") && narrow.contains("REASON"), "{narrow}");
+        assert!(narrow.contains("Not shown, as this screen is narrow: "), "{narrow}");
         let empty = JobsReply { jobs: vec![], ..reply };
         assert!(render(&empty, 3, &Screen::of_width(None)).contains("carma queue"));
     }

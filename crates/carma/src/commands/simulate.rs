@@ -5,7 +5,7 @@ use super::report::{now, write_page};
 use super::trace::{catalogue_of, keep_apart};
 use crate::cli::SimulateArgs;
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Column, Screen, Table, clean, print, print_json, shell_line, wrap};
+use carma_cli::{Column, Screen, blocks, clean, print, print_json, shell_line, wrap};
 use carma_core::policy::{Order, Policy, RecoveryMethod, presets};
 use carma_hardware::GpuTypes;
 use carma_sim::event::baselines::{self, Baseline};
@@ -305,7 +305,7 @@ fn number(value: Option<f64>, digits: usize) -> String {
 /// need not.
 type Figure = (&'static str, fn(&PolicyRow) -> String, bool);
 
-const TIMES: [Figure; 9] = [
+const FIGURES: [Figure; 16] = [
     ("MAKESPAN", |row| hours(row.figures.makespan_s), false),
     ("VS FIRST", |row| against(row.normalised.makespan), true),
     ("WAIT", |row| hours(row.figures.wait_mean_s), false),
@@ -315,9 +315,6 @@ const TIMES: [Figure; 9] = [
     ("RUN", |row| hours(row.figures.exec_mean_s), false),
     ("SLOWDOWN", |row| number(row.figures.slowdown_mean, 2), false),
     ("OOM", oom, false),
-];
-
-const RESOURCES: [Figure; 7] = [
     ("ENERGY", |row| energy(row.figures.energy_j), false),
     ("VS FIRST", |row| against(row.normalised.energy), true),
     ("SMACT", |row| number(row.figures.smact, 3), false),
@@ -330,9 +327,6 @@ const RESOURCES: [Figure; 7] = [
     ("FAIRNESS", |row| number(row.figures.fairness_slowdown, 2), false),
     ("LATER", later, true),
 ];
-
-/// Columns that a screen must have for all figures side by side.
-const WIDE: u16 = 180;
 
 const LEGEND: &str = "WAIT, JCT (job completion time), RUN (time on GPUs, all attempts) and SLOWDOWN (against running alone) are means over jobs; SMACT and MEMORY over all GPUs and the makespan; FAIRNESS is Jain's index over users of JCT / time alone.";
 const LEGEND_OF_SEVERAL: &str =
@@ -349,15 +343,16 @@ fn oom(row: &PolicyRow) -> String {
     }
 }
 
-fn table(rows: &[PolicyRow], figures: &[Figure], screen: &Screen) -> String {
-    let figures: Vec<&Figure> = figures.iter().filter(|(.., compares)| rows.len() > 1 || !compares).collect();
+/// The figures side by side, or, on a narrow screen, in tables one above the other.
+fn table(rows: &[PolicyRow], screen: &Screen) -> String {
+    let all = FIGURES.iter();
+    let figures: Vec<&Figure> = all.filter(|(.., compares)| rows.len() > 1 || !compares).collect();
     let titles = figures.iter().map(|(title, ..)| Column::Right(title));
-    let mut table = Table::new(std::iter::once(Column::Left("POLICY")).chain(titles).collect(), screen);
-    for row in rows {
-        let cells = figures.iter().map(|(_, cell, _)| cell(row));
-        table.row(std::iter::once(row.policy.clone()).chain(cells));
-    }
-    table.render()
+    let columns: Vec<Column> = std::iter::once(Column::Left("POLICY")).chain(titles).collect();
+    let cells = |row: &PolicyRow| {
+        std::iter::once(row.policy.clone()).chain(figures.iter().map(|(_, cell, _)| cell(row))).collect()
+    };
+    blocks(&columns, &rows.iter().map(cells).collect::<Vec<_>>(), screen)
 }
 
 /// How many jobs the figures are of.
@@ -382,24 +377,18 @@ fn render(reply: &SimulateReply, jobs: usize, screen: &Screen) -> String {
     let seed = reply.rows.first().map_or(1, |row| row.seed);
     let seeds =
         if seeds > 1 { format!("means of {seeds} seeds from {seed}") } else { format!("seed {seed}") };
-    let _ = writeln!(
-        text,
-        "{}: {} on {}, {sharing}, {seeds}. Simulated: a model, not a measurement.\n",
+    let heading = format!(
+        "{}: {} on {}, {sharing}, {seeds}. Simulated: a model, not a measurement.",
         clean(&reply.trace),
         jobs_of(&reply.rows, jobs),
         clean(&reply.cluster)
     );
-    // On a narrow screen the figures stand in two tables, one above the other.
-    let narrow = screen.width.is_some_and(|width| width < WIDE);
-    let parts = if narrow {
-        vec![TIMES.to_vec(), RESOURCES.to_vec()]
-    } else {
-        vec![[&TIMES[..], &RESOURCES[..]].concat()]
-    };
-    for part in parts {
-        text.push_str(&table(&reply.rows, &part, screen));
-        text.push('\n');
+    for line in wrap(&heading, screen, 0) {
+        let _ = writeln!(text, "{line}");
     }
+    text.push('\n');
+    text.push_str(&table(&reply.rows, screen));
+    text.push('\n');
     // With one policy there is nothing that others would be compared with.
     let several = reply.rows.len() > 1;
     let legend = if several { format!("{LEGEND} {LEGEND_OF_SEVERAL}") } else { LEGEND.to_owned() };

@@ -4,7 +4,7 @@ use super::{Context, encoded};
 use crate::cli::UsageArgs;
 use carma_api::wire::{MeteredView, UsageReply, UsageView};
 use carma_cli::failure::Outcome;
-use carma_cli::{Column, Screen, Table, span, stamp};
+use carma_cli::{Column, Screen, span, spared_line, sparing, stamp, wrap};
 use carma_core::units::Millis;
 
 /// Lists accounts.
@@ -117,9 +117,13 @@ fn row(user: &UsageView, alone: bool, unit: Unit) -> Vec<String> {
     row
 }
 
+/// What a narrow screen may go without, the most needed first.
+const SPARED: [&str; 9] =
+    ["HELD", "ENERGY", "RUN", "WAIT", "LATELY", "PROGRESS", "SHARE", "A HELD HOUR", "OF ALONE"];
+
 fn render(reply: &UsageReply, screen: &Screen) -> String {
     use Column::{Left, Right};
-    let mut text = String::new();
+    let (mut text, mut below) = (String::new(), Vec::new());
     let alone = reply.users.iter().any(|user| user.energy_alone_j.is_some());
     let taken: f64 = reply.users.iter().filter_map(|user| user.energy_j).sum();
     let unit = Unit::of(taken.max(counted(&reply.gpus)));
@@ -140,13 +144,14 @@ fn render(reply: &UsageReply, screen: &Screen) -> String {
             columns.push(Right("OF ALONE"));
         }
         columns.extend([Right("SHARE"), Right("LATELY"), Left("QUOTA LEFT")]);
-        let mut table = Table::new(columns, screen);
-        reply.users.iter().for_each(|user| table.row(row(user, alone, unit)));
-        text.push_str(&table.render());
+        let rows: Vec<Vec<String>> = reply.users.iter().map(|user| row(user, alone, unit)).collect();
+        let (table, spared) = sparing(&columns, &rows, &SPARED, None, screen);
+        text.push_str(&table);
+        below.extend(spared_line(&spared));
     }
     if let Some(others) = &reply.others {
-        text.push_str(&format!(
-            "{} other user{}: {} running, {} waiting, held {}, charged {}, progress {}.\n",
+        below.push(format!(
+            "{} other user{}: {} running, {} waiting, held {}, charged {}, progress {}.",
             others.users,
             if others.users == 1 { "" } else { "s" },
             others.running,
@@ -156,33 +161,43 @@ fn render(reply: &UsageReply, screen: &Screen) -> String {
             hours(others.progress_gpu_s),
         ));
     }
-    if reply.users.is_empty() {
-        return text;
+    if !reply.users.is_empty() {
+        below.extend(explained(reply, alone, unit, screen));
     }
-    text.push_str(&format!(
-        "GPU-hours: a shared GPU's are charged in equal parts. LATELY halves every {}.\n",
+    for line in below.iter().flat_map(|line| wrap(line.trim_end(), screen, 0)) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
+/// What is to be known of the table.
+fn explained(reply: &UsageReply, alone: bool, unit: Unit, screen: &Screen) -> Vec<String> {
+    let mut lines = vec![format!(
+        "GPU-hours: a shared GPU's are charged in equal parts. LATELY halves every {}.",
         span(Millis(reply.half_life_s.saturating_mul(1000)))
-    ));
+    )];
     if alone {
-        text.push_str(
-            "OF ALONE: energy over what the same progress alone would have taken, of attempts that are over and whose power alone is known.\n",
+        lines.push(
+            "OF ALONE: energy over what the same progress alone would have taken, of attempts that are over and whose power alone is known."
+                .to_owned(),
         );
     }
-    text.extend(metered(&reply.gpus, unit, screen));
+    lines.extend(metered(&reply.gpus, unit, screen));
     let unmetered = reply.users.iter().filter(|user| user.energy_j.is_some() && user.unmetered_gpu_s > 0.0);
     let names: Vec<String> =
         unmetered.map(|user| format!("{} ({})", user.user, hours(user.unmetered_gpu_s))).collect();
     if !names.is_empty() {
-        text.push_str(&format!("Energy without time that no counter tells of: {}.\n", names.join(", ")));
+        lines.push(format!("Energy without time that no counter tells of: {}.", names.join(", ")));
     }
     if reply.users.iter().any(|user| user.quota_gpu_s.is_some() || user.quota_energy_j.is_some()) {
-        text.push_str(&format!(
-            "Quotas are for {}; the next period begins at {}.\n",
+        lines.push(format!(
+            "Quotas are for {}; the next period begins at {}.",
             span(Millis(reply.period_ends_ms.saturating_sub(reply.period_begins_ms))),
             stamp(reply.period_ends_ms, screen)
         ));
     }
-    text
+    lines
 }
 
 #[cfg(test)]
@@ -240,6 +255,10 @@ mod tests {
         Energy without time that no counter tells of: alice (2.00 h).
         Quotas are for 30d00h; the next period begins at 2025-10-09T00:00:00+00:00.
         ");
+        let narrow = render(&reply, &Screen::of_width(Some(80)));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+        assert!(narrow.contains("CHARGED") && narrow.contains("16.67 h, 0 J"), "{narrow}");
+        assert!(narrow.contains("Not shown, as this screen is narrow: "), "{narrow}");
         let others = OthersView { users: 2, running: 1, held_gpu_s: 3600.0, ..OthersView::default() };
         let reply = UsageReply { users: vec![], others: Some(others), gpus: vec![], ..reply };
         insta::assert_snapshot!(render(&reply, &Screen::of_width(None)), @r"
