@@ -2,7 +2,7 @@
 
 use super::render::{cells, columns};
 use carma_measure::trace::{Attempt, Play, Summary};
-use carma_sim::report::html::{Esc, time_axis, top};
+use carma_sim::report::html::{Esc, Kinds, room_on_bar, time_axis, top};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -10,16 +10,14 @@ use std::fmt::Write as _;
 const WIDTH: f64 = 1200.0;
 /// Left of it, for names of GPUs.
 const MARGIN: f64 = 60.0;
-/// Height of a bar.
-const BAR: f64 = 9.0;
+/// Height of a bar, with room for a name.
+const BAR: f64 = 13.0;
 /// Height of the curve of SM activity.
 const CURVE: f64 = 56.0;
 /// Height of the labels of the time axis.
 const LABELS: f64 = 20.0;
 /// The most plays, bars of a play, and points of a curve that are drawn.
 const MOST: (usize, usize, usize) = (24, 2000, 1200);
-/// Colours of kinds of tasks.
-const COLOURS: usize = 8;
 
 /// The page, a complete HTML document.
 pub(super) fn page(summary: &Summary, plays: &[Play]) -> String {
@@ -79,42 +77,48 @@ pub(super) fn page(summary: &Summary, plays: &[Play]) -> String {
 }
 
 fn figures(out: &mut String, summary: &Summary) {
-    out.push_str("<section id=\"figures\"><h2>Figures</h2><div class=\"wide\"><table><thead><tr><th class=\"text\">policy</th>");
+    out.push_str("<section id=\"figures\"><h2>Figures</h2>");
     let columns = columns(summary);
-    for (title, meaning) in &columns {
-        let _ = write!(out, "<th title=\"{meaning}\">{}</th>", title.to_lowercase());
-    }
-    out.push_str("</tr></thead><tbody>");
-    for policy in &summary.policies {
-        let _ = write!(out, "<tr><th>{}</th>", Esc(&policy.policy));
-        for cell in cells(summary, policy) {
-            let _ = write!(out, "<td>{}</td>", Esc(&cell));
+    // Side by side they would be wider than a page.
+    for (at, titles) in columns.iter().enumerate() {
+        out.push_str("<div class=\"wide\"><table><thead><tr><th class=\"text\">policy</th>");
+        for title in titles {
+            let _ = write!(out, "<th title=\"{}\">{}</th>", title.meaning, title.name);
         }
-        out.push_str("</tr>");
+        out.push_str("</tr></thead><tbody>");
+        for policy in &summary.policies {
+            let _ = write!(out, "<tr><th>{}</th>", Esc(&policy.policy));
+            for cell in cells(summary, policy).get(at).into_iter().flatten() {
+                let _ = write!(out, "<td>{}", Esc(&cell.mean));
+                if let Some(range) = &cell.range {
+                    let _ = write!(out, "<small>{}</small>", Esc(range));
+                }
+                out.push_str("</td>");
+            }
+            out.push_str("</tr>");
+        }
+        out.push_str("</tbody></table></div>");
     }
-    out.push_str("</tbody></table></div><p class=\"remark\">Means over the plays, with the least and the greatest in brackets. ");
-    let meanings: Vec<String> =
-        columns.iter().map(|(title, meaning)| format!("{}: {meaning}", title.to_lowercase())).collect();
-    let _ = writeln!(out, "{}.</p></section>", meanings.join("; "));
+    let meanings: Vec<String> = columns
+        .iter()
+        .flatten()
+        .map(|title| format!("{}: {}", title.name.replace(", ", " "), title.meaning))
+        .collect();
+    let _ = writeln!(
+        out,
+        "<p class=\"remark\">Means over the plays, and below them the least and the greatest. {}.</p></section>",
+        meanings.join("; ")
+    );
 }
 
-/// Kinds in the order of their time on GPUs, so that a colour means the same in every drawing.
-fn colours(plays: &[Play]) -> Vec<&str> {
-    let mut time: BTreeMap<&str, f64> = BTreeMap::new();
-    for job in plays.iter().flat_map(|play| &play.jobs) {
-        *time.entry(&job.kind).or_default() += carma_measure::trace::run_s(job);
-    }
-    let mut kinds: Vec<(&str, f64)> = time.into_iter().collect();
-    kinds.sort_by(|a, b| b.1.total_cmp(&a.1));
-    kinds.into_iter().map(|(kind, _)| kind).collect()
-}
-
-fn colour(kinds: &[&str], kind: &str) -> usize {
-    kinds.iter().position(|known| *known == kind).unwrap_or(0) % COLOURS
+/// Kinds by their time on GPUs in all plays.
+fn kinds(plays: &[Play]) -> Kinds<'_> {
+    let jobs = plays.iter().flat_map(|play| &play.jobs);
+    Kinds::of(jobs.map(|job| (job.kind.as_str(), carma_measure::trace::run_s(job))))
 }
 
 fn drawings(out: &mut String, plays: &[Play], seconds: &str) {
-    let kinds = colours(plays);
+    let kinds = kinds(plays);
     let shown: Vec<&Play> = plays.iter().filter(|play| play.cut.is_none()).take(MOST.0).collect();
     let end_s = shown.iter().flat_map(|play| &play.jobs).filter_map(|job| job.ended_s).fold(1.0, f64::max);
     let _ = write!(
@@ -122,14 +126,7 @@ fn drawings(out: &mut String, plays: &[Play], seconds: &str) {
         "<section id=\"tasks\"><h2>Tasks on the GPUs, and SM activity</h2><p class=\"lead\">From 0 to {end_s:.0} {seconds}; the curve \
          is SM active, mean over the GPUs, from 0 to 1. Bars that ended undone are hollow.</p><ul class=\"legend\">"
     );
-    for kind in &kinds {
-        let _ = write!(
-            out,
-            r#"<li><svg class="block" viewBox="0 0 10 10" aria-hidden="true"><rect class="f{}" width="10" height="10" rx="2"/></svg>{}</li>"#,
-            colour(&kinds, kind),
-            Esc(kind)
-        );
-    }
+    kinds.legend(out);
     out.push_str("</ul>\n");
     for play in shown {
         drawing(out, play, &kinds, end_s);
@@ -171,7 +168,7 @@ fn bars(play: &Play) -> Vec<Bar<'_>> {
     bars
 }
 
-fn drawing(out: &mut String, play: &Play, kinds: &[&str], end_s: f64) {
+fn drawing(out: &mut String, play: &Play, kinds: &Kinds<'_>, end_s: f64) {
     let x = |s: f64| MARGIN + (s / end_s).clamp(0.0, 1.0) * (WIDTH - MARGIN);
     let bars = bars(play);
     let mut tops: BTreeMap<u32, f64> = BTreeMap::new();
@@ -199,21 +196,34 @@ fn drawing(out: &mut String, play: &Play, kinds: &[&str], end_s: f64) {
     }
     for bar in &bars {
         let (from, to) = (x(bar.span_s.0), x(bar.span_s.1));
-        let class = match bar.attempt.code.as_str() {
-            "Completed" => format!("class=\"f{}\"", colour(kinds, bar.kind)),
-            _ => "class=\"base\"".to_owned(),
-        };
-        let _ = write!(
-            out,
-            "<rect {class} x=\"{from:.1}\" y=\"{:.1}\" width=\"{:.1}\" height=\"{BAR}\" rx=\"2\"><title>{} {:.0}-{:.0} s, {}: {}</title></rect>",
+        let colour = kinds.colour(bar.kind);
+        let completed = bar.attempt.code == "Completed";
+        let class = if completed { format!("class=\"f{colour}\"") } else { "class=\"base\"".to_owned() };
+        let (top, wide) = (
             tops.get(&bar.gpu).copied().unwrap_or(0.0) + bar.lane as f64 * (BAR + 1.0),
             (to - from).max(1.0),
+        );
+        let _ = write!(
+            out,
+            "<rect {class} x=\"{from:.1}\" y=\"{top:.1}\" width=\"{wide:.1}\" height=\"{BAR}\" rx=\"2\"><title>{} {:.0}-{:.0} s, {}: {}</title></rect>",
             Esc(bar.kind),
             bar.span_s.0,
             bar.span_s.1,
             Esc(&bar.attempt.sharing),
             Esc(&bar.attempt.text)
         );
+        // As much of its name as fits: of many kinds the last share a colour.
+        let room = room_on_bar(wide, BAR);
+        if completed && room > 0 {
+            let name: String = bar.kind.chars().take(room).collect();
+            let _ = write!(
+                out,
+                "<text class=\"on on{colour}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                from + 4.0,
+                top + BAR - 3.0,
+                Esc(&name)
+            );
+        }
     }
     curve(out, play, height + CURVE + 4.0, x);
     out.push_str("</svg></div>\n");

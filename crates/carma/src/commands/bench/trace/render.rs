@@ -1,9 +1,11 @@
 //! What people read of a bench of policies.
 
-use carma_cli::{Column, Screen, Table, clean};
+use carma_cli::{Column, Screen, blocks, clean, wrap};
 use carma_measure::trace::{BASE, Figures, Job, Kind, Play, Policy, Summary, run_s};
 use std::fmt::Write as _;
 use std::path::Path;
+
+const LEGEND: &str = "Means over the plays, and below them the least and the greatest. OVER is over exclusive; the page says what all mean.";
 
 /// Lines of what went wrong that are shown.
 const SHOWN: usize = 8;
@@ -23,9 +25,10 @@ pub(super) fn render(summary: &Summary, left: &[String], output: &Path, screen: 
     }
     if !summary.policies.is_empty() {
         let _ = write!(text, "\n{}", table(summary, screen));
-        text.push_str(
-            "\nMeans over the plays, with the least and the greatest in brackets. OVER is over exclusive; the page says what all mean.\n",
-        );
+        text.push('\n');
+        for line in wrap(LEGEND, screen, 0) {
+            let _ = writeln!(text, "{line}");
+        }
         if !summary.policies.iter().any(|policy| policy.policy == BASE) {
             text.push_str(
                 "Nothing to compare with: `--policy exclusive` says how long each task runs alone.\n",
@@ -54,109 +57,146 @@ pub(super) fn render(summary: &Summary, left: &[String], output: &Path, screen: 
     text
 }
 
-/// A number with its spread, and what it is of the base's.
-struct Cell<'a> {
+/// A figure: its mean, and the least and the greatest where plays differ.
+pub(super) struct Cell {
+    pub(super) mean: String,
+    pub(super) range: Option<String>,
+}
+
+impl Cell {
+    fn one(mean: impl Into<String>) -> Self {
+        Self { mean: mean.into(), range: None }
+    }
+}
+
+/// What a policy's figures are taken from.
+struct Of<'a> {
     summary: &'a Summary,
     policy: &'a Policy,
 }
 
-impl Cell<'_> {
-    fn of(&self, digits: usize, pick: impl Fn(&Figures) -> Option<f64>) -> String {
-        let Some([mean, least, most]) = self.policy.spread(&pick) else { return "-".into() };
+impl Of<'_> {
+    fn of(&self, digits: usize, pick: impl Fn(&Figures) -> Option<f64>) -> Cell {
+        let Some([mean, least, most]) = self.policy.spread(&pick) else { return Cell::one("-") };
         let [mean, least, most] = [mean, least, most].map(|value| format!("{value:.digits$}"));
-        if least == most { mean } else { format!("{mean} ({least}-{most})") }
+        Cell { mean, range: (least != most).then(|| format!("{least}-{most}")) }
     }
 
-    fn over(&self, pick: impl Fn(&Figures) -> Option<f64>) -> String {
-        self.summary.over_base(self.policy, pick).map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}"))
+    fn over(&self, pick: impl Fn(&Figures) -> Option<f64>) -> Cell {
+        let ratio = self.summary.over_base(self.policy, pick);
+        Cell::one(ratio.map_or_else(|| "-".into(), |ratio| format!("{ratio:.2}")))
     }
 }
 
-/// The figures that a policy is compared by, and what they mean.
-const COLUMNS: [(&str, &str); 19] = [
-    ("PLAYS", "how often it was played"),
-    ("MAKESPAN S", "from the first submission to the last end"),
-    ("OVER", "makespan over that of exclusive"),
-    ("JCT S", "from submission to end, mean of the jobs that completed"),
-    ("OVER", "JCT over that of exclusive"),
-    ("WAIT S", "from submission to the first start, mean of the jobs that completed"),
-    ("RUN S", "all attempts of a job, mean of the jobs that completed"),
-    ("START S", "from the start of a command to its first step, mean of those that print steps"),
-    ("SLOWDOWN", "run time over that of the same kind alone, mean"),
-    ("P95", "slowdown, 95th percentile"),
-    ("KJ", "energy of all GPUs by their counters"),
-    ("OVER", "energy over that of exclusive"),
-    ("SMACT", "SM active, mean over time and GPUs"),
-    ("JOBS/GPU", "jobs on a GPU, mean over time and GPUs"),
-    ("DONE", "jobs completed, of a play the fewest"),
-    ("UNDONE", "attempts that were not their job's last"),
-    ("OOM", "attempts that ended out of GPU memory"),
-    ("VICTIMS", "attempts that ended out of memory or by a fault, through another job"),
-    ("OVERHEAD%", "plans, and decision to running command, of the makespan"),
+/// A column: its title in a table of a terminal, on a page, and what it means.
+pub(super) struct Title {
+    pub(super) short: &'static str,
+    pub(super) name: &'static str,
+    pub(super) meaning: &'static str,
+}
+
+const fn title(short: &'static str, name: &'static str, meaning: &'static str) -> Title {
+    Title { short, name, meaning }
+}
+
+/// The times that a policy is compared by.
+const TIMES: [Title; 10] = [
+    title("PLAYS", "plays", "how often it was played"),
+    title("MAKESPAN S", "makespan, s", "from the first submission to the last end"),
+    title("OVER", "over", "makespan over that of exclusive"),
+    title("JCT S", "JCT, s", "from submission to end, mean of the jobs that completed"),
+    title("OVER", "over", "JCT over that of exclusive"),
+    title("WAIT S", "wait, s", "from submission to the first start, mean of the jobs that completed"),
+    title("RUN S", "run, s", "all attempts of a job, mean of the jobs that completed"),
+    title(
+        "START S",
+        "start, s",
+        "from the start of a command to its first step, mean of those that print steps",
+    ),
+    title("SLOWDOWN", "slowdown", "run time over that of the same kind alone, mean"),
+    title("SLOWDOWN P95", "slowdown, P95", "its 95th percentile"),
+];
+
+/// What it takes, and what becomes of its jobs.
+const RESOURCES: [Title; 9] = [
+    title("KJ", "energy, kJ", "of all GPUs by their counters"),
+    title("OVER", "over", "energy over that of exclusive"),
+    title("SMACT", "SMACT", "SM active, mean over time and GPUs"),
+    title("JOBS/GPU", "jobs/GPU", "jobs on a GPU, mean over time and GPUs"),
+    title("DONE", "done", "jobs completed, of a play the fewest"),
+    title("UNDONE", "undone", "attempts that were not their job's last"),
+    title("OOM", "OOM", "attempts that ended out of GPU memory"),
+    title("VICTIMS", "victims", "attempts that ended out of memory or by a fault, through another job"),
+    title("OVERHEAD%", "overhead, %", "plans, and decision to running command, of the makespan"),
 ];
 
 /// More of them, where jobs have limits.
-const LIMITS: [(&str, &str); 3] = [
-    ("WINDOWS", "in which it was measured whether a job's limit was kept"),
-    ("BEYOND", "windows in which it was not"),
-    ("IN A ROW", "the most of these one after another, of one job"),
+const LIMITS: [Title; 3] = [
+    title("WINDOWS", "windows", "in which it was measured whether a job's limit was kept"),
+    title("BEYOND", "beyond", "windows in which it was not"),
+    title("IN A ROW", "in a row", "the most of these one after another, of one job"),
 ];
 
-/// The columns of these results, and what they mean.
-pub(super) fn columns(summary: &Summary) -> Vec<(&'static str, &'static str)> {
+/// The columns of these results: times, and the others.
+pub(super) fn columns(summary: &Summary) -> [Vec<&'static Title>; 2] {
     let limits = if is_limited(summary) { &LIMITS[..] } else { &[] };
-    COLUMNS.iter().chain(limits).copied().collect()
+    [TIMES.iter().collect(), RESOURCES.iter().chain(limits).collect()]
 }
 
 fn is_limited(summary: &Summary) -> bool {
     summary.policies.iter().flat_map(|policy| &policy.plays).any(|play| play.limited > 0)
 }
 
-/// A policy's figures, a text for each of [`columns`].
-pub(super) fn cells(summary: &Summary, policy: &Policy) -> Vec<String> {
-    let cell = Cell { summary, policy };
+/// A policy's figures, one for each of [`columns`].
+pub(super) fn cells(summary: &Summary, policy: &Policy) -> [Vec<Cell>; 2] {
+    let of = Of { summary, policy };
     let count = |n: usize| Some(n as f64);
-    let mut cells = vec![
-        policy.plays.len().to_string(),
-        cell.of(1, |f| Some(f.makespan_s)),
-        cell.over(|f| Some(f.makespan_s)),
-        cell.of(1, |f| f.jct_s),
-        cell.over(|f| f.jct_s),
-        cell.of(1, |f| f.wait_s),
-        cell.of(1, |f| f.run_s),
-        cell.of(1, |f| f.startup_s),
-        cell.of(2, |f| f.slowdown),
-        cell.of(2, |f| f.slowdown_p95),
-        cell.of(1, |f| f.energy_kj),
-        cell.over(|f| f.energy_kj),
-        cell.of(2, |f| f.smact),
-        cell.of(2, |f| Some(f.tenants)),
-        format!("{}/{}", policy.plays.iter().map(|f| f.completed).min().unwrap_or(0), summary.jobs),
-        cell.of(0, |f| count(f.undone)),
-        cell.of(0, |f| count(f.oom)),
-        cell.of(0, |f| count(f.oom_victims + f.fault_victims)),
-        cell.of(2, |f| f.overhead_pct),
+    let times = vec![
+        Cell::one(policy.plays.len().to_string()),
+        of.of(1, |f| Some(f.makespan_s)),
+        of.over(|f| Some(f.makespan_s)),
+        of.of(1, |f| f.jct_s),
+        of.over(|f| f.jct_s),
+        of.of(1, |f| f.wait_s),
+        of.of(1, |f| f.run_s),
+        of.of(1, |f| f.startup_s),
+        of.of(2, |f| f.slowdown),
+        of.of(2, |f| f.slowdown_p95),
+    ];
+    let fewest = policy.plays.iter().map(|f| f.completed).min().unwrap_or(0);
+    let mut resources = vec![
+        of.of(1, |f| f.energy_kj),
+        of.over(|f| f.energy_kj),
+        of.of(2, |f| f.smact),
+        of.of(2, |f| Some(f.tenants)),
+        Cell::one(format!("{fewest}/{}", summary.jobs)),
+        of.of(0, |f| count(f.undone)),
+        of.of(0, |f| count(f.oom)),
+        of.of(0, |f| count(f.oom_victims + f.fault_victims)),
+        of.of(2, |f| f.overhead_pct),
     ];
     if is_limited(summary) {
-        cells.extend([
-            cell.of(0, |f| Some(f64::from(f.limit_windows))),
-            cell.of(0, |f| Some(f64::from(f.limit_beyond))),
-            cell.of(0, |f| Some(f64::from(f.limit_longest))),
+        resources.extend([
+            of.of(0, |f| Some(f64::from(f.limit_windows))),
+            of.of(0, |f| Some(f64::from(f.limit_beyond))),
+            of.of(0, |f| Some(f64::from(f.limit_longest))),
         ]);
     }
-    cells
+    [times, resources]
 }
 
+/// Means, and below them the least and the greatest; on a narrow screen in tables one above the other.
 fn table(summary: &Summary, screen: &Screen) -> String {
-    let mut titles = vec![Column::Left("POLICY")];
-    titles.extend(columns(summary).into_iter().map(|(title, _)| Column::Right(title)));
-    // Figures side by side are for comparing: a narrow terminal wraps the lines, and a file has them whole.
-    let wide = screen.clone().unlimited();
-    let mut table = Table::new(titles, &wide);
+    let titles = columns(summary).into_iter().flatten().map(|title| Column::Right(title.short));
+    let columns: Vec<Column> = std::iter::once(Column::Left("POLICY")).chain(titles).collect();
+    let mut rows: Vec<Vec<String>> = Vec::new();
     for policy in &summary.policies {
-        table.row(std::iter::once(policy.policy.clone()).chain(cells(summary, policy)));
+        let cells = || cells(summary, policy).into_iter().flatten();
+        rows.push(std::iter::once(policy.policy.clone()).chain(cells().map(|cell| cell.mean)).collect());
+        let ranges = cells().map(|cell| cell.range.unwrap_or_default());
+        rows.push(std::iter::once(String::new()).chain(ranges).collect());
     }
-    table.render()
+    blocks(&columns, &rows, screen)
 }
 
 /// The limit of a kind's jobs, as `--limit` takes it.
