@@ -75,7 +75,7 @@ const COLUMNS: [Column; 18] = {
         column("", "Jobs per GPU", Plain(2), Either, |s| s.jobs_per_gpu),
         column("Fairness", "wait", Plain(2), More, |s| s.fairness_wait),
         column("Fairness", "slowdown", Plain(2), More, |s| s.fairness_slowdown),
-        column("", "Jobs not completed", Count, Less, |s| s.not_completed as f64),
+        column("", "Not completed", Count, Less, |s| s.not_completed as f64),
     ]
 };
 
