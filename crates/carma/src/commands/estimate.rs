@@ -32,6 +32,14 @@ pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
     known.faketensor_mib = args.faketensor_peak.map(|m| m.0 as f64);
     known.authors = args.gpumemnet_weights.clone().map(|weights| Arc::new(LabNetworks { weights }) as _);
     known.asked.batch = args.task.batch_size;
+    // What was measured under FakeTensorMode is for the estimators of that name.
+    let says_something =
+        known.says_something() || known.declared_mib.is_some() || known.faketensor_mib.is_some();
+    if args.command.is_empty() && !says_something {
+        return Err(Failure::usage("nothing says what the model is").hint(
+            "give --summary, --hf-config, --safetensors, --onnx or --trace, or the command after `--`, of which a dry run is made",
+        ));
+    }
     let platform = platform(context, &args.platform)?;
     let (task, traced) = if args.command.is_empty() {
         (args.task.task(args.gpus.unwrap_or(1)), None)
