@@ -40,23 +40,32 @@ pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order:
     each(IdRange::all(ranges), |id| ask(&mut client, target, id, order))
 }
 
+/// Refusals that are told one by one: of a range that is larger than what there is, many are the same.
+const TOLD: usize = 20;
+
 /// Does something for each and says what was done. Neither a refusal nor a closed standard output stops the others; the exit
 /// code is that of the first refusal.
 pub(crate) fn each<T>(
     all: impl IntoIterator<Item = T>,
     mut one: impl FnMut(T) -> Result<String, ClientError>,
 ) -> Outcome {
-    let (mut code, mut printed) = (0, Printed::default());
+    let (mut code, mut refused, mut printed) = (0, 0, Printed::default());
     for item in all {
         match one(item) {
             Ok(done) => printed.add(|| writeln!(io::stdout().lock(), "{done}")),
             Err(refusal @ ClientError::Refused { .. }) => {
                 let failure = Failure::from(refusal);
-                failure.tell();
+                refused += 1;
+                if refused <= TOLD {
+                    failure.tell();
+                }
                 code = if code == 0 { failure.code } else { code };
             }
             Err(other) => return Err(other.into()),
         }
+    }
+    if refused > TOLD {
+        Failure::new(format!("{} more were refused", refused - TOLD)).tell();
     }
     Ok(printed.end(code))
 }
