@@ -75,6 +75,8 @@ fn render(findings: &[Finding], dir: &Path, screen: &Screen) -> String {
     }
     let _ = if findings.iter().all(|finding| finding.ok) {
         writeln!(text, "the journal holds what was written to it")
+    } else if ["carma.db", "carma.db.head"].iter().all(|name| !dir.join(name).exists()) {
+        writeln!(text, "nothing says that there ever was one; name the directory of a journal with --state")
     } else {
         let dir = dir.display().to_string();
         writeln!(

@@ -27,19 +27,24 @@ pub fn backup(journal: &Path, to: &Path) -> Result<(), JournalError> {
     if !journal.is_file() {
         return Err(file(journal)(io::Error::other("there is no journal; name its directory with --state")));
     }
+    let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if !dir.is_dir() {
+        let why = format!("there is no directory {}; make it, or give another name", dir.display());
+        return Err(file(to)(io::Error::other(why)));
+    }
     let aside = to.with_added_extension(format!("{}.part", std::process::id()));
-    let written = write(journal, &aside).and_then(|()| {
+    let written = write(journal, &aside, to).and_then(|()| {
         // Not a rename, which would replace what came there meanwhile.
         fs::hard_link(&aside, to).map_err(file(to))?;
-        let dir = to.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(dir).and_then(|dir| dir.sync_all()).map_err(file(dir))
     });
     let _ = fs::remove_file(&aside);
     written
 }
 
-fn write(journal: &Path, aside: &Path) -> Result<(), JournalError> {
-    let file = |why| JournalError::File { path: aside.to_owned(), why };
+/// Errors name the file that was asked for, not the one aside.
+fn write(journal: &Path, aside: &Path, to: &Path) -> Result<(), JournalError> {
+    let file = |why| JournalError::File { path: to.to_owned(), why };
     File::options().write(true).create_new(true).mode(0o600).open(aside).map_err(file)?;
     let failed = sql("copied");
     let db = read::open_to_read(journal).map_err(&failed)?;
