@@ -956,7 +956,7 @@ pub(crate) struct SimulateArgs {
     #[arg(long, value_name = "SPEC")]
     pub(crate) cluster: String,
     /// A policy; may be repeated, and the first is what the others are compared with
-    #[arg(long, value_name = "NAME", required = true)]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', required = true)]
     pub(crate) policy: Vec<String>,
     /// How jobs share a GPU
     #[arg(long, value_name = "MODE", value_parser = sharing(), default_value = "mps")]

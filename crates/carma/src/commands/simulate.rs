@@ -287,6 +287,8 @@ fn hours(seconds: Option<f64>) -> String {
 fn energy(joules: Option<f64>) -> String {
     match joules {
         None => "-".into(),
+        Some(j) if j < 1e4 => format!("{j:.0} J"),
+        Some(j) if j < 1e7 => format!("{:.1} kJ", j / 1e3),
         Some(j) if j < 1e9 => format!("{:.2} MJ", j / 1e6),
         Some(j) if j < 1e12 => format!("{:.2} GJ", j / 1e9),
         Some(j) => format!("{:.2} TJ", j / 1e12),
@@ -294,7 +296,10 @@ fn energy(joules: Option<f64>) -> String {
 }
 
 fn against(ratio: Option<f64>) -> String {
-    ratio.map_or_else(|| "-".into(), |r| format!("{:+.1} %", (r - 1.0) * 100.0))
+    // What rounds to nothing is neither more nor less.
+    let percent =
+        ratio.map(|ratio| (ratio - 1.0) * 100.0).map(|pct| if pct.abs() < 0.05 { 0.0 } else { pct });
+    percent.map_or_else(|| "-".into(), |percent| format!("{percent:+.1} %"))
 }
 
 fn number(value: Option<f64>, digits: usize) -> String {
@@ -425,6 +430,13 @@ mod tests {
         assert_eq!(said(&[68, 68]), "68 of 80 jobs");
         assert_eq!(said(&[68, 80]), "68 to 80 of 80 jobs");
         assert_eq!(said(&[]), "80 jobs");
+    }
+
+    #[test]
+    fn small_figures_are_no_zeros() {
+        let shown = [12.0, 12_345.0, 78.99e6, 2.5e9].map(|joules| energy(Some(joules)));
+        assert_eq!(shown, ["12 J", "12.3 kJ", "78.99 MJ", "2.50 GJ"]);
+        assert_eq!([0.9999, 1.0, 0.99].map(|r| against(Some(r))), ["+0.0 %", "+0.0 %", "-1.0 %"]);
     }
 
     #[test]
