@@ -203,7 +203,10 @@ fn notes(reply: &GpusReply, metrics: &[&Metric], unknown: &[&str], spared: &[&st
             let uuid: String = gpu.uuid.chars().take(length).collect();
             let _ = writeln!(text, "{}, once GPU {}: {}", clean(&uuid), gpu.index, clean(status));
         } else if let Some(status) = &gpu.status_text {
-            let _ = writeln!(text, "GPU {}: {}: {}", gpu.index, clean(&gpu.status), clean(status));
+            // Most say so in their own words.
+            let said =
+                if status.starts_with(&gpu.status) { String::new() } else { format!("{}: ", gpu.status) };
+            let _ = writeln!(text, "GPU {}: {}{}", gpu.index, clean(&said), clean(status));
         }
         match gpu.age_ms {
             Some(age) if age > OLD_MS => {

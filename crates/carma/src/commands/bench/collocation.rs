@@ -2,7 +2,8 @@
 
 mod page;
 
-use super::{say, unmeasured};
+use super::render::left;
+use super::{no_file, say, unmeasured};
 use crate::cli::bench::CollocationArgs;
 use crate::commands::signals;
 use carma_cli::failure::{Failure, GENERAL, Outcome};
@@ -23,6 +24,8 @@ const SEARCH: u32 = 24;
 
 /// Runs the verb.
 pub(super) fn run(args: &CollocationArgs) -> Outcome {
+    no_file(&args.output)?;
+    without_streams(args)?;
     std::fs::create_dir_all(&args.output)
         .map_err(|e| Failure::usage(format!("--output {}: {e}", args.output.display())))?;
     let measurement = Measurement::plan(options(args)?).map_err(unmeasured)?;
@@ -46,6 +49,24 @@ pub(super) fn run(args: &CollocationArgs) -> Outcome {
     Ok(if stopped.load(Ordering::Relaxed) { GENERAL } else { 0 })
 }
 
+fn is_virtual(args: &CollocationArgs) -> bool {
+    args.gpus.starts_with("virtual:")
+}
+
+/// Says that streams cannot be measured where that is so; in a file of one's own they are tasks like others.
+fn without_streams(args: &CollocationArgs) -> Result<(), Failure> {
+    if !is_virtual(args) || args.tasks.is_some() || args.ways.iter().all(|way| way != "streams") {
+        return Ok(());
+    }
+    let why = "virtual GPUs have no model of models that share a process";
+    if args.ways.iter().all(|way| way == "streams") {
+        return Err(Failure::usage(format!("streams cannot be measured: {why}"))
+            .hint("name another of --ways, or measure on a real GPU"));
+    }
+    say(&format!("streams is left out: {why}"));
+    Ok(())
+}
+
 fn options(args: &CollocationArgs) -> Result<Options, Failure> {
     let asked: Option<Vec<usize>> =
         args.counts.as_ref().map(|counts| counts.iter().map(|count| usize::from(*count)).collect());
@@ -54,16 +75,7 @@ fn options(args: &CollocationArgs) -> Result<Options, Failure> {
     let has = |way: &str| args.ways.iter().any(|wanted| wanted == way);
     let streams = if has("streams") { counts.clone() } else { Vec::new() };
     let this = std::env::current_exe().map_err(|e| Failure::new(format!("cannot find this program: {e}")))?;
-    let carma = args.gpus.starts_with("virtual:").then_some(this);
-    // In a file of one's own they are tasks like others.
-    if has("streams") && carma.is_some() && args.tasks.is_none() {
-        let why = "virtual GPUs have no model of models that share a process";
-        if args.ways.iter().all(|way| way == "streams") {
-            return Err(Failure::usage(format!("streams cannot be measured: {why}"))
-                .hint("name another of --ways, or measure on a real GPU"));
-        }
-        say(&format!("streams is left out: {why}"));
-    }
+    let carma = is_virtual(args).then_some(this);
     let (tasks, only) = match &args.tasks {
         Some(tasks) => (tasks.clone(), args.only.clone()),
         None => {
@@ -151,9 +163,7 @@ fn render(measured: &Measured, rows: &[Row], output: &Path, screen: &Screen) -> 
     }
     let _ =
         writeln!(text, "\nPage: {}; windows: measured.json beside it", output.join("index.html").display());
-    if measured.left > 0 {
-        let _ = writeln!(text, "{} windows are left: the same command goes on with them", measured.left);
-    }
+    text.extend(left(measured));
     text
 }
 

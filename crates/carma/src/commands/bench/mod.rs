@@ -10,6 +10,7 @@ use carma_cli::failure::{Failure, GENERAL, Outcome};
 use carma_cli::{Screen, clean, print, print_json};
 use carma_files::Folder;
 use carma_measure::interference::{HELPER, Measurement, Options};
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -34,6 +35,15 @@ fn interference(args: &InterferenceArgs) -> Outcome {
         print(&render::render(&measured, &args.output, &Screen::stdout()))?;
     }
     Ok(if stopped.load(Ordering::Relaxed) { GENERAL } else { 0 })
+}
+
+/// Refuses a file where results are to go, of which there are several.
+fn no_file(output: &Path) -> Result<(), Failure> {
+    if output.is_file() {
+        let text = format!("--output {} is a file; name a folder", output.display());
+        return Err(Failure::usage(text));
+    }
+    Ok(())
 }
 
 /// How far it is. Last words of tasks are among it.

@@ -11,6 +11,13 @@ use std::path::Path;
 /// Pairs shown at either end.
 const SHOWN: usize = 5;
 
+/// What is not measured yet, in a line.
+pub(super) fn left(measured: &Measured) -> Option<String> {
+    let (are, them) = if measured.left == 1 { ("window is", "it") } else { ("windows are", "them") };
+    let line = || format!("{} {are} left: the same command goes on with {them}\n", measured.left);
+    (measured.left > 0).then(line)
+}
+
 pub(super) fn render(measured: &Measured, output: &Path, screen: &Screen) -> String {
     let mut text = format!(
         "{}, {} tasks, {} windows in {} sessions\n",
@@ -34,7 +41,8 @@ pub(super) fn render(measured: &Measured, output: &Path, screen: &Screen) -> Str
     }
     let failed: Vec<&Combination> = measured.combinations.iter().filter(|w| w.failed.is_some()).collect();
     if !failed.is_empty() {
-        let _ = writeln!(text, "\n{} windows failed", failed.len());
+        let windows = if failed.len() == 1 { "window" } else { "windows" };
+        let _ = writeln!(text, "\n{} {windows} failed", failed.len());
         for window in failed.iter().take(SHOWN) {
             let why = window.failed.as_deref().unwrap_or_default();
             let why: String = why.chars().take(200).collect();
@@ -43,9 +51,7 @@ pub(super) fn render(measured: &Measured, output: &Path, screen: &Screen) -> Str
         }
     }
     let _ = writeln!(text, "\nThe results are in {}", output.display());
-    if measured.left > 0 {
-        let _ = writeln!(text, "{} windows are left: the same command goes on with them", measured.left);
-    }
+    text.extend(left(measured));
     text
 }
 

@@ -3,7 +3,7 @@
 mod page;
 mod render;
 
-use super::unmeasured;
+use super::{no_file, unmeasured};
 use crate::cli::bench::TraceArgs;
 use crate::commands::signals;
 use carma_cli::failure::{Failure, GENERAL, Outcome};
@@ -26,6 +26,7 @@ const MEAN_GAP: Millis = Millis::secs(2);
 
 /// Runs the verb.
 pub(super) fn run(args: &TraceArgs) -> Outcome {
+    no_file(&args.output)?;
     if !args.merge.is_empty() {
         let plays = merge(&args.merge).map_err(unmeasured)?;
         finish(args, &plays, &[])?;

@@ -134,7 +134,8 @@ impl Session<'_, '_> {
     /// Starts all tasks of the phase.
     fn ready(&mut self) -> Result<(), Error> {
         let all: Vec<Member> = self.phase.residents.iter().copied().collect();
-        self.say(&format!("{}: {} tasks start", self.phase.sharing, all.len()));
+        let tasks = if all.len() == 1 { "task starts" } else { "tasks start" };
+        self.say(&format!("{}: {} {tasks}", self.phase.sharing, all.len()));
         self.start(&all)?;
         self.say(&format!("{}: ready after {:.0} s", self.phase.sharing, self.began.elapsed().as_secs_f64()));
         Ok(())
