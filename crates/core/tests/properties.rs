@@ -1284,10 +1284,15 @@ impl World {
                 None => prop_assert!(!saves, "job {} is not asked to save", id),
                 Some((before, at)) => {
                     prop_assert_eq!(before, EndLevel::Checkpoint);
-                    let waited = self.clock.max(self.state.now()).since(at);
+                    let now = self.clock.max(self.state.now());
                     let asked = job.ending().is_some_and(|ending| !ending.cannot_save);
-                    let grace = job.spec.request.save_grace;
-                    prop_assert!(!asked || !cause.saves() || grace.is_none_or(|grace| waited >= grace));
+                    let saved = job.spec.request.save_grace.is_none_or(|grace| now.since(at) >= grace);
+                    let ran = match &job.phase {
+                        Phase::Running { started, halt, .. } => now.since(*started + halt.until(now)),
+                        _ => Millis::ZERO,
+                    };
+                    let over = job.spec.request.time_limit.is_some_and(|limit| ran >= limit);
+                    prop_assert!(!asked || !cause.saves() || saved || over);
                 }
             },
             EndLevel::Kill | EndLevel::Abandon => {

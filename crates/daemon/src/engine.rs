@@ -752,10 +752,14 @@ impl Engine {
             Order::Requeue(job) => {
                 let runs = self.state.job(job).filter(|job| matches!(job.phase, Phase::Running { .. }));
                 let runs = runs.filter(|job| job.suspension().is_none());
-                let text = match runs.and_then(|job| job.spec.request.save_grace) {
-                    Some(grace) => format!(
-                        "job {job} is asked to save its work, for which it has {grace}, and is then put back into the queue"
-                    ),
+                let asks = runs.map(|job| &job.spec.request).and_then(|asks| Some((asks.save_grace?, asks)));
+                let text = match asks {
+                    Some((grace, asks)) => {
+                        let within = if asks.time_limit.is_some() { " within its time limit" } else { "" };
+                        format!(
+                            "job {job} is asked to save its work, for which it has {grace}{within}, and is then put back into the queue"
+                        )
+                    }
                     None => format!("job {job} is being put back into the queue"),
                 };
                 (Input::Requeue { job, by }, job.0, text)

@@ -17,7 +17,7 @@ pub(super) fn end_jobs(state: &State, now: Millis, plan: &mut Plan) {
         let Some(placement) = job.placement() else { continue };
         match next(job, grace) {
             Some(Next { at, level, cause }) if at <= now => {
-                plan.wake_at(now + patience(job, level, grace));
+                plan.wake_at(waits_until(job, level, now, grace));
                 plan.actions.push(Action::End { job: job.spec.id, attempt: placement.attempt, level, cause });
             }
             Some(Next { at, .. }) => plan.wake_at(at),
@@ -74,37 +74,46 @@ struct Next {
 /// The next signal of a job that is to end, or that time may end: to save, politely, then for good, and at last without
 /// its supervisor. One that is still being launched has no command that could end politely.
 fn next(job: &Job, grace: Millis) -> Option<Next> {
-    let (ending, started, halt) = match &job.phase {
-        Phase::Running { started, ending, halt, .. } => (ending, Some(*started), Some(halt)),
-        Phase::Launching { ending, .. } => (ending, None, None),
-        Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return None,
+    let Some(ending) = job.ending() else {
+        let cause = EndCause::TimeLimit(job.spec.request.time_limit?);
+        return Some(Next { at: over_limit_at(job)?, level: EndLevel::Terminate, cause });
     };
-    let Some(Ending { cause, sent, cannot_save }) = ending else {
-        let limit = job.spec.request.time_limit?;
-        let halt = halt.filter(|halt| halt.now.as_ref().is_none_or(|suspension| suspension.off.is_none()))?;
-        let cause = EndCause::TimeLimit(limit);
-        return Some(Next { at: started? + limit + halt.before, level: EndLevel::Terminate, cause });
-    };
-    let Some((sent, at)) = *sent else {
+    let cause = &ending.cause;
+    let Some((sent, at)) = ending.sent else {
         return Some(Next { at: Millis::ZERO, level: first_level(job, cause), cause: cause.clone() });
     };
     let level = match sent {
         EndLevel::Checkpoint => EndLevel::Terminate,
-        EndLevel::Terminate if started.is_some() => EndLevel::Kill,
+        EndLevel::Terminate if matches!(job.phase, Phase::Running { .. }) => EndLevel::Kill,
         EndLevel::Terminate | EndLevel::Kill | EndLevel::Abandon => EndLevel::Abandon,
     };
-    // A cancel that comes while it saves needs nothing saved.
-    let wait = match sent {
-        EndLevel::Checkpoint if *cannot_save || !cause.saves() => Millis::ZERO,
-        sent => patience(job, sent, grace),
-    };
-    Some(Next { at: at + wait, level, cause: cause.clone() })
+    Some(Next { at: next_at(job, ending, sent, at, grace), level, cause: cause.clone() })
 }
 
-/// How long a signal may take to have its effect.
-fn patience(job: &Job, level: EndLevel, grace: Millis) -> Millis {
-    match level {
-        EndLevel::Checkpoint => job.spec.request.save_grace.unwrap_or(grace),
-        EndLevel::Terminate | EndLevel::Kill | EndLevel::Abandon => grace,
+/// When a running job is over its time limit. `None`: it has none, or time stands still while it is suspended.
+fn over_limit_at(job: &Job) -> Option<Millis> {
+    let Phase::Running { started, halt, .. } = &job.phase else { return None };
+    let stands = halt.now.as_ref().is_some_and(|suspension| suspension.off.is_some());
+    Some(*started + job.spec.request.time_limit.filter(|_| !stands)? + halt.before)
+}
+
+/// When the signal after the one that was sent is due.
+fn next_at(job: &Job, ending: &Ending, sent: EndLevel, at: Millis, grace: Millis) -> Millis {
+    match sent {
+        // A cancel that comes while it saves needs nothing saved.
+        EndLevel::Checkpoint if ending.cannot_save || !ending.cause.saves() => at,
+        sent => waits_until(job, sent, at, grace),
+    }
+}
+
+/// How long a signal that was sent may take to have its effect.
+fn waits_until(job: &Job, sent: EndLevel, at: Millis, grace: Millis) -> Millis {
+    match sent {
+        EndLevel::Checkpoint => {
+            let until = at + job.spec.request.save_grace.unwrap_or(grace);
+            // A job that saves runs: no longer than its limit.
+            over_limit_at(job).map_or(until, |limit| until.min(limit))
+        }
+        EndLevel::Terminate | EndLevel::Kill | EndLevel::Abandon => at + grace,
     }
 }
