@@ -95,7 +95,9 @@ pub(super) fn make(state: &State, job: &Job, want: &Want, slots: &Slots<'_>, pla
     if found.len() < wanted {
         return false;
     }
-    found.sort_by_key(Vec::len);
+    // What is suspended comes back, and what is ended begins anew: no job loses its work where others can be suspended.
+    let begins_anew = |job: &&&Job| !state.may_set_aside(job);
+    found.sort_by_key(|jobs| (jobs.iter().filter(begins_anew).count(), jobs.len()));
     found.truncate(wanted);
     // One on several GPUs counts once.
     let off: BTreeSet<JobId> = found.iter().flatten().map(|job| job.spec.id).collect();
