@@ -743,6 +743,12 @@ pub struct WaitingView {
     /// Whether that bound has passed: it is looked at first, and GPUs are kept for it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub overdue: bool,
+    /// It has no such bound now: its user's quota is spent, and the clock of the user's bounds stands until there is more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stands: bool,
+    /// An operator's urgent job for which GPUs are kept from when it comes.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub urgent: bool,
     /// The job whose end it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndView>,
@@ -755,7 +761,10 @@ pub struct EndView {
     pub job: u64,
     /// Its GPUs.
     pub gpus: Vec<u32>,
-    /// How long it is expected to run on, where known.
+    /// It is being ended or suspended for the one that waits.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub makes_room: bool,
+    /// How long it is expected to run on, where known; of one that is being ended, at most so long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left: Option<LeftView>,
     /// GPUs on which the one that waits would start, were it over now; empty: that alone is not known to do, and it is

@@ -8,15 +8,15 @@ use carma_api::wire::{
     EndView, ExplainReply, GpuVerdict, LeftView, NeighbourView, ProgressView, RunningView, SoonerView,
     WaitingView,
 };
-use carma_core::explain::{Help, Reason, Sooner};
+use carma_core::explain::{Help, Reason, Refusal, Sooner};
 use carma_core::ledger::Gpu;
 use carma_core::model::{Job, JobId, Phase, Placement, SharingMode};
-use carma_core::plan::Answer;
+use carma_core::plan::{Answer, makes_room_for};
 use carma_core::policy::{Line, RecoveryMethod};
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
 use carma_interference::rate::tally::Done;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 /// Why a job waits, or why it went where it went. `live`: what is known of running jobs beside the state.
@@ -30,6 +30,7 @@ pub fn explain(
     live: Live<'_>,
 ) -> ExplainReply {
     let (job, done) = (subject.job(), live.done);
+    let id = job.spec.id;
     let row = subject.row(asker, state, now, live);
     let may_read = asker.may_read(job.spec.user.uid);
     let mut reply = ExplainReply {
@@ -48,12 +49,14 @@ pub fn explain(
         (Subject::Live(_), Phase::Pending) => {
             let mut answers = carma_core::plan::answers(state, now, job);
             answers.sort_by_key(|answer| answer.gpu);
+            let of_the_gpu = |answer: &&Answer| answer.refusal.as_ref().is_some_and(Refusal::is_of_the_gpu);
+            let never: BTreeSet<u32> = answers.iter().filter(of_the_gpu).map(|answer| answer.gpu).collect();
             reply.gpus = answers.into_iter().map(|answer| verdict(answer, may_read)).collect();
             let ends = ends(state, now, done);
             let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
             let found = carma_core::plan::sooner(state, now, job, &order);
             reply.waiting = waiting(state, now, job)
-                .map(|waiting| WaitingView { end: end(state, &ends, &found), ..waiting });
+                .map(|waiting| WaitingView { end: end(state, id, &never, &ends, &found), ..waiting });
             reply.sooner = found.iter().filter_map(sooner).collect();
         }
         (Subject::Live(_), Phase::Running { placement, .. }) if !job.is_off() => {
@@ -89,6 +92,7 @@ fn waiting(state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
     let (queue, id) = (state.queue(), job.spec.id);
     let before = queue.line(now).position(|(key, _)| key.id == id)?;
     let by_length = policy.line.is_by_length();
+    let due = state.bound_on_start(job, now).filter(|_| by_length);
     Some(WaitingView {
         place: before as u64 + 1,
         of: queue.len() as u64,
@@ -101,8 +105,10 @@ fn waiting(state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
         .to_owned(),
         why: why_there(state, now, job),
         run_s: job.spec.run_s(),
-        due_ms: state.bound_on_start(job, now).filter(|_| by_length).map(|due| due.0),
+        due_ms: due.map(|due| due.0),
+        stands: by_length && job.due.is_some() && due.is_none(),
         overdue: by_length && state.is_overdue(job, now),
+        urgent: by_length && job.is_urgent(),
         end: None,
     })
 }
@@ -182,22 +188,44 @@ fn ends(state: &State, now: Millis, done: &BTreeMap<JobId, Done>) -> Vec<(JobId,
     let running = state.active().iter().filter_map(|id| state.job(*id));
     let running = running.filter(|job| matches!(job.phase, Phase::Running { .. }));
     let mut ends: Vec<_> =
-        running.map(|job| (job.spec.id, run_time::left(job, done.get(&job.spec.id), now))).collect();
+        running.map(|job| (job.spec.id, run_time::left(state, job, done.get(&job.spec.id), now))).collect();
     ends.sort_by_key(|(id, left)| (left.is_none(), left.as_ref().map(|left| left.left_s), *id));
     ends
 }
 
-/// The end that a job waits for: one that lets it start, else the first that is expected.
-fn end(state: &State, ends: &[(JobId, Option<LeftView>)], found: &[Sooner]) -> Option<EndView> {
+/// The end that a job waits for: the last of those that make room for it, else one that lets it start, else the first that is
+/// expected of those on GPUs that it could have. `never`: indices of the others.
+fn end(
+    state: &State,
+    waits: JobId,
+    never: &BTreeSet<u32>,
+    ends: &[(JobId, Option<LeftView>)],
+    found: &[Sooner],
+) -> Option<EndView> {
+    let on = |job: &Job| job.placement().map_or_else(Vec::new, |placed| indices(state, &placed.gpus));
+    let is_for_it = |job: &Job| !job.is_off() && makes_room_for(job) == Some(waits);
+    let maker = ends.iter().rev().map(|(id, _)| *id).find(|id| state.job(*id).is_some_and(is_for_it));
     let helps = found.iter().find_map(|help| match help.by {
-        Help::End { job } => Some((job, help.gpus.clone())),
+        Help::End { job } => Some((job, &help.gpus)),
         _ => None,
     });
-    let first = || ends.first().filter(|(_, left)| left.is_some()).map(|(id, _)| (*id, Vec::new()));
-    let (id, starts_on) = helps.or_else(first)?;
-    let left = ends.iter().find(|(job, _)| *job == id).and_then(|(_, left)| left.clone());
-    let gpus = state.job(id).and_then(Job::placement).map(|p| indices(state, &p.gpus));
-    Some(EndView { job: id.0, gpus: gpus.unwrap_or_default(), left, starts_on })
+    let frees_one = |job: &Job| !job.is_off() && on(job).iter().any(|gpu| !never.contains(gpu));
+    let first = || {
+        let mut known = ends.iter().filter(|(_, left)| left.is_some()).map(|(id, _)| *id);
+        known.find(|id| state.job(*id).is_some_and(frees_one))
+    };
+    let id = maker.or(helps.map(|(job, _)| job)).or_else(first)?;
+    let job = state.job(id)?;
+    // One that is being suspended is off its GPU long before its own end.
+    let waits_for_end = maker.is_none() || job.ending().is_some();
+    let left = ends.iter().find(|(of, _)| *of == id && waits_for_end).and_then(|(_, left)| left.clone());
+    Some(EndView {
+        job: id.0,
+        gpus: on(job),
+        makes_room: maker.is_some(),
+        left,
+        starts_on: helps.filter(|(job, _)| *job == id).map(|(_, gpus)| gpus.clone()).unwrap_or_default(),
+    })
 }
 
 /// What its user or an operator can do; ends of jobs are told apart ([`end`]).
@@ -284,7 +312,92 @@ fn out_of_memory(state: &State, job: &Job, placement: &Placement, alone: bool) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::tests::{gpu, new_job, seen};
+    use carma_core::input::{Action, Input, Observation};
+    use carma_core::model::{EndCause, EndLevel, GpuId, NewJob, ProcessRef, Request, RunTime, RunsOf, User};
+    use carma_core::policy::Options;
     use carma_core::units::MiB;
+
+    const NOW: Millis = Millis::secs(60);
+
+    fn apply(state: &mut State, input: Input) {
+        state.apply(NOW, &input).unwrap();
+    }
+
+    fn submit(state: &mut State, id: u64, gpus: u32, priority: i32) {
+        let (hour, basis) = (3600, RunsOf::Command);
+        let (low_s, median_s, high_s) = (hour, hour, hour);
+        let run_time = RunTime { low_s, median_s, high_s, basis, runs: 1, counted: false, exact: false };
+        let save_grace = Some(Millis::secs(120));
+        let request = Request { exclusive: true, priority, save_grace, ..Request::of(gpus) };
+        let new = NewJob { run_time: Some(run_time), request, ..new_job(id) };
+        apply(state, Input::Submitted(Box::new(new)));
+    }
+
+    /// Jobs 1 and 2 run, each alone on a GPU for an hour, and job 3 waits, which is urgent and wants so many.
+    fn two_run(wanted: u32) -> State {
+        let mut state = State::default();
+        apply(&mut state, Input::Inventory(vec![gpu(0), gpu(1)]));
+        for id in [0, 1] {
+            apply(&mut state, Input::Observed { gpu: GpuId(id), seen: Box::new(seen(NOW)) });
+        }
+        [1, 2].into_iter().for_each(|id| submit(&mut state, id, 1, 0));
+        for action in carma_core::plan(&state, NOW).actions {
+            let Action::Launch { job, .. } = action else { continue };
+            apply(&mut state, Input::Decided(Box::new(action)));
+            let supervisor = ProcessRef { pid: 1, start_ticks: 1 };
+            let (sharing, child, note) = (SharingMode::Exclusive, None, None);
+            apply(&mut state, Input::Started { job, attempt: 1, supervisor, child, sharing, note });
+        }
+        submit(&mut state, 3, wanted, 9);
+        state
+    }
+
+    fn end_of(state: &State, never: &[u32]) -> Option<EndView> {
+        let ends = ends(state, NOW, &BTreeMap::new());
+        let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
+        let job = state.job(JobId(3)).unwrap();
+        let found = carma_core::plan::sooner(state, NOW, job, &order);
+        end(state, job.spec.id, &never.iter().copied().collect(), &ends, &found)
+    }
+
+    #[test]
+    fn an_end_on_a_gpu_that_it_cannot_have_is_not_waited_for() {
+        let state = two_run(2);
+        let first = |never: &[u32]| end_of(&state, never).map(|end| (end.job, end.starts_on.len()));
+        assert_eq!((first(&[]), first(&[0]), first(&[0, 1])), (Some((1, 0)), Some((2, 0)), None));
+    }
+
+    #[test]
+    fn those_that_make_room_are_waited_for_and_not_their_own_end() {
+        let mut state = two_run(1);
+        let waiting = waiting(&state, NOW, state.job(JobId(3)).unwrap()).unwrap();
+        assert!(waiting.urgent);
+        let said = |state: &State| {
+            let end = end_of(state, &[]).unwrap();
+            (end.job, end.makes_room, end.left.map(|left| left.left_s), end.starts_on)
+        };
+        assert_eq!(said(&state), (1, false, Some(3600), vec![0]));
+        // One that its user ends goes before those that run on.
+        let by = User::new(1, "a");
+        apply(&mut state, Input::Requeue { job: JobId(2), by });
+        assert_eq!(said(&state), (2, false, Some(130), vec![1]));
+        let decided =
+            |level| Action::End { job: JobId(1), attempt: 1, level, cause: EndCause::Room { job: JobId(3) } };
+        apply(&mut state, Input::Decided(Box::new(decided(EndLevel::Checkpoint))));
+        assert_eq!(said(&state), (1, true, Some(130), vec![0]));
+        apply(&mut state, Input::Decided(Box::new(decided(EndLevel::Terminate))));
+        assert_eq!(said(&state), (1, true, Some(10), vec![0]));
+        // When one that is suspended is off its GPU is not known, and its end is none that counts.
+        let mut state = two_run(1);
+        let options = Options { suspends: true, ..Options::default() };
+        apply(&mut state, Input::Configured(Box::new(options)));
+        let there = Observation { jobs: vec![(JobId(2), Some(MiB::gib(1)))], ..seen(NOW) };
+        apply(&mut state, Input::Observed { gpu: GpuId(1), seen: Box::new(there) });
+        let cause = Some(EndCause::Room { job: JobId(3) });
+        apply(&mut state, Input::Decided(Box::new(Action::Suspend { job: JobId(2), attempt: 1, cause })));
+        assert_eq!(said(&state), (2, true, None, vec![]));
+    }
 
     #[test]
     fn what_a_driver_says_is_not_for_strangers() {

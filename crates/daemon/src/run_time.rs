@@ -4,6 +4,7 @@ use crate::gist::Gist;
 use carma_api::wire::{LeftView, RunTimeView};
 use carma_core::explain::Reason;
 use carma_core::model::{Attempt, ExitStatus, Job, JobId, Phase, RunTime};
+use carma_core::plan::ended_by;
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
 use carma_interference::rate::tally::Done;
@@ -111,7 +112,16 @@ pub fn to_view(run_time: &RunTime) -> RunTimeView {
 
 /// How long a job still has to run, and by what that is known. `done`: how far it is by its own count.
 #[must_use]
-pub fn left(job: &Job, done: Option<&Done>, now: Millis) -> Option<LeftView> {
+pub fn left(state: &State, job: &Job, done: Option<&Done>, now: Millis) -> Option<LeftView> {
+    let expected = expected_left(job, done, now);
+    let Some(by) = ended_by(state, job) else { return expected };
+    let left_s = by.since(now).0.div_ceil(1000);
+    let told = LeftView { left_s, counted: false, source: "the time that it is given to end".to_owned() };
+    Some(expected.filter(|expected| expected.left_s < left_s).unwrap_or(told))
+}
+
+/// The same of one that nobody ends.
+fn expected_left(job: &Job, done: Option<&Done>, now: Millis) -> Option<LeftView> {
     let started = match &job.phase {
         // While it is suspended, time stands still.
         Phase::Running { started, halt, .. } => Some(*started + halt.until(now)),

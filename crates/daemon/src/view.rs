@@ -228,7 +228,7 @@ fn live_view(
     let row = JobView {
         // Whole percents that are done: all is done when it has ended.
         done_pct: done.map(|done| (done.share * 100.0) as u32),
-        left: run_time::left(job, done, now),
+        left: run_time::left(state, job, done, now),
         ..job_view(asker, state, job, waiting)
     };
     if asker.may_read(job.spec.user.uid) {
@@ -797,21 +797,21 @@ pub(crate) mod tests {
     use carma_core::reading::{GpuInfo, GpuReading};
     use carma_core::windows::WindowSummary;
 
-    /// A job that was submitted at 100 s and cancelled while it waited.
-    fn cancelled() -> (State, Finished) {
-        let mut state = State::default();
-        let gpu = GpuInfo {
-            uuid: "GPU-a".into(),
-            index: 0,
+    pub(crate) fn gpu(index: u32) -> GpuInfo {
+        GpuInfo {
+            uuid: format!("GPU-{index}").into(),
+            index,
             name: "x".into(),
             memory: MiB::gib(40),
             kind: GpuKind::Virtual,
             has_activity: true,
             no_mps: None,
-        };
-        state.apply(Millis::ZERO, &Input::Inventory(vec![gpu])).unwrap();
-        let new = NewJob {
-            id: JobId(1),
+        }
+    }
+
+    pub(crate) fn new_job(id: u64) -> NewJob {
+        NewJob {
+            id: JobId(id),
             user: User::new(1, "a"),
             name: "j".into(),
             command_key: 7,
@@ -821,8 +821,28 @@ pub(crate) mod tests {
             profile: Profile::default(),
             run_time: None,
             hold: false,
-        };
-        state.apply(Millis::secs(100), &Input::Submitted(Box::new(new))).unwrap();
+        }
+    }
+
+    /// A GPU that nobody is on.
+    pub(crate) fn seen(at: Millis) -> Observation {
+        Observation {
+            at,
+            health: Health::Ok,
+            used: Some(MiB::gib(1)),
+            jobs: Vec::new(),
+            foreign: Vec::new(),
+            processes_known: true,
+            window: WindowSummary::default(),
+            energy_mj: None,
+        }
+    }
+
+    /// A job that was submitted at 100 s and cancelled while it waited.
+    fn cancelled() -> (State, Finished) {
+        let mut state = State::default();
+        state.apply(Millis::ZERO, &Input::Inventory(vec![gpu(0)])).unwrap();
+        state.apply(Millis::secs(100), &Input::Submitted(Box::new(new_job(1)))).unwrap();
         let cancel = Input::Cancel { job: JobId(1), by: User::new(1, "a") };
         let finished = state.apply(Millis::secs(140), &cancel).unwrap().finished.remove(0);
         (state, finished)
@@ -832,16 +852,7 @@ pub(crate) mod tests {
     fn energy_does_not_fall_back_while_all_else_stays() {
         let mut state = cancelled().0;
         let uuid = state.gpus()[0].info.uuid.clone();
-        let seen = |at, joules: u64| Observation {
-            at: Millis::secs(at),
-            health: Health::Ok,
-            used: Some(MiB::gib(1)),
-            jobs: Vec::new(),
-            foreign: Vec::new(),
-            processes_known: true,
-            window: WindowSummary::default(),
-            energy_mj: Some(joules * 1000),
-        };
+        let seen = |at, joules: u64| Observation { energy_mj: Some(joules * 1000), ..seen(Millis::secs(at)) };
         let look = |at, joules| Look {
             seen: seen(at, joules),
             reading: GpuReading::empty(uuid.clone(), Health::Ok),
@@ -865,16 +876,7 @@ pub(crate) mod tests {
     fn what_a_gpu_can_give_and_does_not_tell() {
         let mut state = cancelled().0;
         let info = state.gpus()[0].info.clone();
-        let seen = |processes_known| Observation {
-            at: Millis::secs(140),
-            health: Health::Ok,
-            used: Some(MiB::gib(1)),
-            jobs: Vec::new(),
-            foreign: Vec::new(),
-            processes_known,
-            window: WindowSummary::default(),
-            energy_mj: None,
-        };
+        let seen = |processes_known| Observation { processes_known, ..seen(Millis::secs(140)) };
         let look = |processes_known| Look {
             seen: seen(processes_known),
             reading: GpuReading::empty(info.uuid.clone(), Health::Ok),

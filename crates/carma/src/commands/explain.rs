@@ -51,8 +51,8 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
         // While a limit of its user, or that GPUs are drained, keeps it out no GPU is kept for it, and it does not wait for the first job
         // to end.
         let limited = matches!(job.reason.code.as_str(), "UserLimit" | "GpuDrained");
-        let due = waiting.due_ms.filter(|_| !limited);
-        block.line_if("start", due.map(|due| short(&start(waiting, due, reply.now_ms, screen))));
+        let start = start(waiting, reply.now_ms, screen).filter(|_| !limited || waiting.stands);
+        block.line_if("start", start.as_deref().map(short));
         let end = waiting.end.as_ref().filter(|end| !limited || !end.starts_on.is_empty());
         block.line_if("waits for", end.map(|end| short(&waits_for(end))));
     }
@@ -128,20 +128,37 @@ fn ordinal(n: u64) -> String {
     }
 }
 
-/// The bound on its start.
-fn start(waiting: &WaitingView, due_ms: u64, now_ms: u64, screen: &Screen) -> String {
+/// The bound on its start, or that GPUs are kept for it already.
+fn start(waiting: &WaitingView, now_ms: u64, screen: &Screen) -> Option<String> {
+    if waiting.stands {
+        return Some("no bound while the quota of its user is spent".to_owned());
+    }
+    if waiting.urgent {
+        return Some("urgent: GPUs are kept for it now".to_owned());
+    }
+    let due_ms = waiting.due_ms?;
     let at = time_of_day(due_ms, now_ms, screen);
     if waiting.overdue {
         let over = Millis(now_ms).since(Millis(due_ms));
-        return format!("{over} over its bound of {at}: it is looked at first, and GPUs are kept for it");
+        let kept = match waiting.place {
+            1 => "it is looked at first, and GPUs are kept for it",
+            _ => "GPUs are kept for it, after those for the jobs before it",
+        };
+        return Some(format!("{over} over its bound of {at}: {kept}"));
     }
     let left = Millis(due_ms).since(Millis(now_ms));
-    format!("by {at} (in {left}) if run times are as expected: from then on GPUs are kept for it")
+    Some(format!("by {at} (in {left}) if run times are as expected: from then on GPUs are kept for it"))
 }
 
 /// Whose end it waits for.
 fn waits_for(end: &EndView) -> String {
     let job = format!("job {} on GPU {}", end.job, gpu_list(&end.gpus));
+    if end.makes_room {
+        return match &end.left {
+            Some(left) => format!("{job} makes room for it, within {}", Millis::secs(left.left_s)),
+            None => format!("{job} makes room for it, and is being suspended"),
+        };
+    }
     let expected = match &end.left {
         Some(left) => format!("expected in about {} ({})", Millis::secs(left.left_s), left.source),
         None => "of which it is not known when".to_owned(),
@@ -419,9 +436,12 @@ mod tests {
                 run_s: 600,
                 due_ms: Some(NOW + 1_500_000),
                 overdue: false,
+                stands: false,
+                urgent: false,
                 end: Some(EndView {
                     job: 7,
                     gpus: vec![2],
+                    makes_room: false,
                     left: Some(LeftView { left_s: 740, counted: true, source: "its own count".into() }),
                     starts_on: vec![2],
                 }),
@@ -533,17 +553,30 @@ mod tests {
     #[test]
     fn bounds_that_have_passed_and_ends_that_are_not_known() {
         let mut waiting = waits().waiting.unwrap();
-        waiting.overdue = true;
+        (waiting.overdue, waiting.due_ms) = (true, Some(NOW - 90_000));
         let utc = Screen::of_width(None);
         assert_eq!(
-            start(&waiting, NOW - 90_000, NOW, &utc),
+            start(&waiting, NOW, &utc).unwrap(),
+            "1 min 30 s over its bound of 08:55:10: GPUs are kept for it, after those for the jobs before it"
+        );
+        waiting.place = 1;
+        assert_eq!(
+            start(&waiting, NOW, &utc).unwrap(),
             "1 min 30 s over its bound of 08:55:10: it is looked at first, and GPUs are kept for it"
         );
-        let end = EndView { job: 7, gpus: vec![0, 1], left: None, starts_on: vec![1] };
+        waiting.urgent = true;
+        assert_eq!(start(&waiting, NOW, &utc).unwrap(), "urgent: GPUs are kept for it now");
+        (waiting.stands, waiting.due_ms) = (true, None);
+        assert!(start(&waiting, NOW, &utc).unwrap().starts_with("no bound while the quota"));
+        let mut end = EndView { job: 7, gpus: vec![0, 1], starts_on: vec![1], ..EndView::default() };
         assert_eq!(
             waits_for(&end),
             "the end of job 7 on GPU 0,1, of which it is not known when; it would start on GPU 1 then"
         );
+        end.makes_room = true;
+        assert_eq!(waits_for(&end), "job 7 on GPU 0,1 makes room for it, and is being suspended");
+        end.left = Some(LeftView { left_s: 130, ..LeftView::default() });
+        assert_eq!(waits_for(&end), "job 7 on GPU 0,1 makes room for it, within 2 min 10 s");
         let numbers = [1, 2, 3, 4, 11, 12, 13, 21, 112].map(ordinal);
         assert_eq!(numbers, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]);
     }

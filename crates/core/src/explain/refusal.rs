@@ -227,6 +227,12 @@ impl Refusal {
             Self::MpsCooldown { .. } => 13,
         }
     }
+
+    /// Whether it is the GPU itself that does not do, whoever is on it.
+    #[must_use]
+    pub const fn is_of_the_gpu(&self) -> bool {
+        self.closeness() <= Self::Slice.closeness()
+    }
 }
 
 pub(super) fn holders(f: &mut fmt::Formatter<'_>, holders: &[Holder]) -> fmt::Result {

@@ -64,6 +64,17 @@ fn first_level(job: &Job, cause: &EndCause) -> EndLevel {
     }
 }
 
+/// By when a job that is to end has been killed, if nothing ends it before. `None`: it is not to end.
+#[must_use]
+pub fn ended_by(state: &State, job: &Job) -> Option<Millis> {
+    let ending = job.ending()?;
+    let grace = state.options().kill_grace;
+    let (level, sent) = ending.sent.unwrap_or_else(|| (first_level(job, &ending.cause), state.now()));
+    let answered = next_at(job, ending, level, sent, grace);
+    // What does not save in time is then asked to end.
+    Some(if level == EndLevel::Checkpoint { answered + grace } else { answered })
+}
+
 /// A signal, and when it is due.
 struct Next {
     at: Millis,

@@ -22,7 +22,9 @@ mod spread;
 mod want;
 
 pub use answers::{Answer, answers};
+pub use ending::ended_by;
 pub use resume::{bars_move, best_move};
+pub use room::makes_room_for;
 pub use sooner::sooner;
 pub use spread::may_spread;
 

@@ -24,7 +24,7 @@ const KEPT_FOR: Millis = Millis::secs(120);
 /// Jobs that make room, and for whom.
 fn makers(state: &State) -> impl Iterator<Item = (&Job, JobId)> {
     let jobs = state.halted().iter().chain(state.ending()).filter_map(|id| state.job(*id));
-    jobs.filter_map(|job| Some((job, made_by(job)?)))
+    jobs.filter_map(|job| Some((job, makes_room_for(job)?)))
 }
 
 /// Whether jobs make room for others.
@@ -64,7 +64,8 @@ pub(super) fn kept_until(state: &State, suspension: &Suspension) -> Option<Milli
 }
 
 /// For which job another leaves or has left its GPUs.
-fn made_by(job: &Job) -> Option<JobId> {
+#[must_use]
+pub fn makes_room_for(job: &Job) -> Option<JobId> {
     let ends = job.ending().and_then(|ending| ending.cause.makes_room_for());
     ends.or_else(|| job.suspension().and_then(|suspension| suspension.makes_room_for()))
 }
