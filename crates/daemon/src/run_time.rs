@@ -134,9 +134,14 @@ fn expected_left(job: &Job, done: Option<&Done>, now: Millis) -> Option<LeftView
     let (left_s, source) = match (by_count, &job.spec.run_time) {
         (Some(left), _) => (left.round() as u64, "its own count".to_owned()),
         (None, Some(forecast)) => {
-            let quantiles = [forecast.low_s, forecast.median_s, forecast.high_s];
-            let left = left_s(quantiles, elapsed.0 / 1000);
-            (beside(left, job.measured.map(|measured| measured.progress)), forecast.to_string())
+            let (quantiles, ran_s) = ([forecast.low_s, forecast.median_s, forecast.high_s], elapsed.0 / 1000);
+            let left = beside(left_s(quantiles, ran_s), job.measured.map(|measured| measured.progress));
+            let source = if ran_s > forecast.high_s {
+                format!("what it has taken, which is longer than {forecast}")
+            } else {
+                forecast.to_string()
+            };
+            (left, source)
         }
         (None, None) => return None,
     };
