@@ -453,7 +453,7 @@ mod tests {
             ],
             sooner: vec![SoonerView {
                 code: "GpuMemory".into(),
-                text: "if it takes no more: submitted again with --gpu-memory 12G (not 20.0 GiB): on GPU 1"
+                text: "if it takes no more: cancelled and submitted again with --gpu-memory 12G (not 20.0 GiB): on GPU 1"
                     .into(),
                 gpus: vec![1],
             }],
@@ -482,8 +482,8 @@ mod tests {
         10   -        17.3 GiB      -         -     -  drained by root
 
         It would start now:
-          - if it takes no more: submitted again with --gpu-memory 12G (not 20.0 GiB):
-            on GPU 1
+          - if it takes no more: cancelled and submitted again with --gpu-memory 12G
+            (not 20.0 GiB): on GPU 1
         ");
     }
 
@@ -505,7 +505,7 @@ mod tests {
         10   -        17.3 GiB      -         -     -  drained by root
 
         It would start now:
-          - if it takes no more: submitted again with --gpu-memory 12G (not 20.0 GiB): on GPU 1
+          - if it takes no more: cancelled and submitted again with --gpu-memory 12G (not 20.0 GiB): on GPU 1
         ");
     }
 

@@ -75,21 +75,27 @@ impl fmt::Display for Help {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Memory { most, declared: None } => {
-                write!(f, "if it takes no more: submitted again with --gpu-memory {}", typed(*most))
+                write!(
+                    f,
+                    "if it takes no more: cancelled and submitted again with --gpu-memory {}",
+                    typed(*most)
+                )
             }
             Self::Memory { most, declared: Some(declared) } => {
                 write!(
                     f,
-                    "if it takes no more: submitted again with --gpu-memory {} (not {declared})",
+                    "if it takes no more: cancelled and submitted again with --gpu-memory {} (not {declared})",
                     typed(*most)
                 )
             }
-            Self::FewerGpus { gpus } => write!(f, "submitted again with --gpus {gpus}"),
-            Self::Sharing => f.write_str("submitted again without --exclusive"),
+            Self::FewerGpus { gpus } => write!(f, "cancelled and submitted again with --gpus {gpus}"),
+            Self::Sharing => f.write_str("cancelled and submitted again without --exclusive"),
             Self::MaxSlowdown { limit: Some(limit) } => {
-                write!(f, "submitted again with --max-slowdown {limit}")
+                write!(f, "cancelled and submitted again with --max-slowdown {limit}")
             }
-            Self::MaxSlowdown { limit: None } => f.write_str("submitted again without --max-slowdown"),
+            Self::MaxSlowdown { limit: None } => {
+                f.write_str("cancelled and submitted again without --max-slowdown")
+            }
             Self::Resume { gpu, drained_by } => write!(f, "`carma resume {gpu}` (drained by {drained_by})"),
             Self::End { job } => write!(f, "once job {job} ends"),
         }
