@@ -26,7 +26,7 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     block.line_if("exit code", job.exit_code.map(|c| c.to_string()));
     block.line("command", shell_line(&detail.command)).line("directory", &detail.cwd);
     let log = match (detail.log.is_empty(), detail.log_kept) {
-        (true, _) => "only its owner and root may know".to_owned(),
+        (true, _) => "only its owner, operators and root may know".to_owned(),
         (false, true) => format!("carma logs {}", job.id),
         (false, false) => detail.log.clone(),
     };
@@ -623,7 +623,7 @@ pub(crate) mod tests {
         reason:     Resources(needs 2 idle GPU(s); all 2 are in use)
         command:    python train.py --bs 32 --tag 'a b'
         directory:  /home/alice/work
-        log:        only its owner and root may know
+        log:        only its owner, operators and root may know
         GPUs:       none yet, 2 wanted
         memory:     unknown reserved, peak unknown (on each GPU)
         limits:     4.5 processors
