@@ -271,8 +271,9 @@ impl Sampler {
                 energy_mj: reading.energy_mj,
             };
             for process in reading.processes.iter().flatten() {
-                alive.push(process.pid);
-                self.assign(process, &mut seen);
+                let (owner, lives) = self.owner(process.pid);
+                alive.extend(lives.then_some(process.pid));
+                assign(process, owner, &mut seen);
             }
             seen.jobs.sort_unstable_by_key(|(job, _)| *job);
             looks.push(Look { seen, reading });
@@ -281,31 +282,16 @@ impl Sampler {
         looks
     }
 
-    fn assign(&mut self, process: &ProcessReading, seen: &mut Observation) {
-        match self.owner(process.pid) {
-            Owner::Ours => {}
-            Owner::Job(job) => match seen.jobs.iter_mut().find(|(j, _)| *j == job) {
-                // A job with several processes: unknown plus anything is unknown.
-                Some((_, memory)) => {
-                    *memory = memory.zip(process.memory).map(|(a, b)| a + b);
-                }
-                None => seen.jobs.push((job, process.memory)),
-            },
-            Owner::Foreign(user) => {
-                seen.foreign.push(Foreign { pid: process.pid, user, memory: process.memory });
-            }
-        }
-    }
-
-    fn owner(&mut self, pid: u32) -> Owner {
+    /// Whose a process of the snapshot is, and whether it is still there.
+    fn owner(&mut self, pid: u32) -> (Owner, bool) {
+        let known = self.owners.get(&pid);
         let Some(stat) = process::stat(pid) else {
-            // Gone between the two looks, or in another pid namespace.
-            return Owner::Foreign(None);
+            // Gone since the snapshot: it is the one that was there at the last look, and no stranger to be blamed for what a job of
+            // ours took. Else in another pid namespace.
+            return (known.map_or(Owner::Foreign(None), |(_, owner)| owner.clone()), false);
         };
-        if let Some((start, owner)) = self.owners.get(&pid)
-            && *start == stat.start_ticks
-        {
-            return owner.clone();
+        if let Some((_, owner)) = known.filter(|(start, _)| *start == stat.start_ticks) {
+            return (owner.clone(), true);
         }
         let owner = match self.job_of(stat) {
             Some(job) => Owner::Job(job),
@@ -313,7 +299,7 @@ impl Sampler {
             None => Owner::Foreign(process::owner(pid).map(Into::into)),
         };
         self.owners.insert(pid, (stat.start_ticks, owner.clone()));
-        owner
+        (owner, true)
     }
 
     /// The job that a process belongs to: by its cgroup, which it cannot leave; else by its session or its ancestors.
@@ -336,6 +322,23 @@ impl Sampler {
             at = process::stat(s.parent);
         }
         None
+    }
+}
+
+/// Counts a process as its owner's.
+fn assign(process: &ProcessReading, owner: Owner, seen: &mut Observation) {
+    match owner {
+        Owner::Ours => {}
+        Owner::Job(job) => match seen.jobs.iter_mut().find(|(j, _)| *j == job) {
+            // A job with several processes: unknown plus anything is unknown.
+            Some((_, memory)) => {
+                *memory = memory.zip(process.memory).map(|(a, b)| a + b);
+            }
+            None => seen.jobs.push((job, process.memory)),
+        },
+        Owner::Foreign(user) => {
+            seen.foreign.push(Foreign { pid: process.pid, user, memory: process.memory });
+        }
     }
 }
 
@@ -363,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_that_has_the_name_of_the_mps_server_is_a_job() {
+    fn whose_a_process_is() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("nvidia-cuda-mps-server");
         // Not fs::copy: a child forked by another test would have the file open for writing, and it could not be run.
@@ -387,7 +390,12 @@ mod tests {
         let job = seen();
         named.kill().unwrap();
         named.wait().unwrap();
+        let [dying, left_behind] = [seen(), seen()];
         assert_eq!((server.jobs, server.foreign), (vec![], vec![]), "of no job, it is the server");
-        assert_eq!((job.jobs, job.foreign), (vec![(JobId(7), Some(MiB(30_000)))], vec![]));
+        for seen in [job, dying] {
+            assert_eq!((seen.jobs, seen.foreign), (vec![(JobId(7), Some(MiB(30_000)))], vec![]));
+        }
+        // What stays on a GPU without a process is not the job's, which has ended: nobody knows what it is.
+        assert_eq!((left_behind.jobs, left_behind.foreign.len()), (vec![], 1));
     }
 }
