@@ -6,7 +6,7 @@ use crate::quota;
 use crate::refused::Refused;
 use carma_api::parse;
 use carma_api::wire::SubmitRequest;
-use carma_core::model::{Forecasts, JobId, NewJob, Request, User};
+use carma_core::model::{Forecasts, JobId, NewJob, Request, SharingMode, User};
 use carma_core::units::{Fraction, MiB, Millis};
 use std::io;
 
@@ -172,6 +172,7 @@ fn check_request(request: &SubmitRequest, rest: u64) -> Result<(), Refused> {
     if let Some(us) = request.latency_us {
         parse::check_latency(us).or_else(bad)?;
     }
+    check_sharing(request).or_else(bad)?;
     if request.name.as_ref().is_some_and(|n| n.len() > LONGEST_NAME) {
         return bad(format!("the name is longer than {LONGEST_NAME} bytes"));
     }
@@ -192,6 +193,26 @@ fn check_request(request: &SubmitRequest, rest: u64) -> Result<(), Refused> {
         ));
     }
     Ok(())
+}
+
+/// That what it says of sharing does not contradict itself: of two such wishes one would be dropped without a word.
+/// Alone and time-sliced agree: such a job takes turns with nobody, and is outside of MPS either way.
+fn check_sharing(request: &SubmitRequest) -> Result<(), String> {
+    if request.exclusive && request.sharing == Some(SharingMode::Mps) {
+        return Err("--exclusive asks for GPUs without neighbours, and --sharing mps for some under MPS; \
+             leave one of them out"
+            .to_owned());
+    }
+    let other =
+        request.sharing.filter(|mode| *mode != SharingMode::Mps).map(|mode| format!("--sharing {mode}"));
+    let outside = if request.exclusive { Some("--exclusive".to_owned()) } else { other };
+    match (request.thread_pct, outside) {
+        (Some(_), Some(outside)) => Err(format!(
+            "--mps-threads is a share of the threads under MPS, and {outside} keeps the job out of MPS; \
+             leave one of them out"
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The job of a submission, of which nothing is forecast yet.
@@ -282,6 +303,34 @@ mod tests {
             SubmitRequest { grace_ms: Some(0), ..saves.clone() },
         ] {
             assert_eq!(check(&bad).err().unwrap().status, 400);
+        }
+    }
+
+    #[test]
+    fn wishes_that_contradict_each_other_are_refused() {
+        use SharingMode::{Exclusive, Mps, TimeSlice};
+        let said = |exclusive, sharing, thread_pct| {
+            let wish = SubmitRequest { exclusive, sharing, thread_pct, ..Default::default() };
+            check_sharing(&wish).err().unwrap_or_default()
+        };
+        for (exclusive, sharing, threads) in [
+            (false, None, Some(50)),
+            (false, Some(Mps), Some(50)),
+            (true, None, None),
+            (true, Some(Exclusive), None),
+            (true, Some(TimeSlice), None),
+            (false, Some(TimeSlice), None),
+        ] {
+            assert_eq!(said(exclusive, sharing, threads), "");
+        }
+        assert!(said(true, Some(Mps), None).starts_with("--exclusive asks"));
+        for (exclusive, sharing, other) in [
+            (false, Some(TimeSlice), "--sharing time-slice keeps"),
+            (false, Some(Exclusive), "--sharing exclusive keeps"),
+            (true, None, "--exclusive keeps"),
+        ] {
+            let text = said(exclusive, sharing, Some(50));
+            assert!(text.starts_with("--mps-threads is") && text.contains(other), "{text}");
         }
     }
 
