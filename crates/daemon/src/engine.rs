@@ -963,13 +963,14 @@ impl Engine {
     /// is idle it may not be looked at for days.
     fn meter(&mut self, gpus: &[GpuId]) {
         self.refresh(false);
-        for look in self.parts.board.looks().iter().filter(|look| look.seen.energy_mj.is_some()) {
-            let Some(id) = self.state.gpu_id(&look.reading.uuid).filter(|id| gpus.contains(id)) else {
-                continue;
-            };
-            let told = self.state.gpu(id).and_then(|gpu| gpu.seen.as_ref()?.energy_mj);
-            if told != look.seen.energy_mj && self.looked.get(&id).is_some_and(|last| *last <= look.seen.at) {
-                self.observed(id, look);
+        let looks = self.parts.board.looks();
+        for id in gpus {
+            let Some(gpu) = self.state.gpu(*id) else { continue };
+            let look = looks.iter().find(|look| look.reading.uuid == gpu.info.uuid);
+            let Some(look) = look.filter(|look| look.seen.energy_mj.is_some()) else { continue };
+            let told = gpu.seen.as_ref().and_then(|seen| seen.energy_mj);
+            if told != look.seen.energy_mj && self.looked.get(id).is_some_and(|last| *last <= look.seen.at) {
+                self.observed(*id, look);
             }
         }
     }
@@ -1008,9 +1009,11 @@ impl Engine {
     fn refresh(&mut self, at_once: bool) {
         let now = self.parts.clock.now();
         let mut unchanged = Vec::new();
+        let known = (0..).map(GpuId).zip(self.state.gpus());
+        let by_uuid: BTreeMap<Arc<str>, GpuId> = known.map(|(id, gpu)| (gpu.info.uuid.clone(), id)).collect();
         for looks in self.parts.board.take() {
             for look in looks.iter() {
-                let Some(id) = self.state.gpu_id(&look.reading.uuid) else { continue };
+                let Some(id) = by_uuid.get(&look.reading.uuid).copied() else { continue };
                 let Some(gpu) = self.state.gpu(id) else { continue };
                 // Not by the state's time of it: what was called unchanged later was seen before that.
                 if self.looked.get(&id).is_some_and(|last| *last >= look.seen.at) {

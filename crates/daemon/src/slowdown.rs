@@ -31,6 +31,7 @@ use carma_interference::rate::tally::{Done, Measured};
 use carma_interference::{lucid, outlook};
 use carma_memory::history::oldest_of_most;
 use serde::{Deserialize, Serialize};
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -739,17 +740,32 @@ impl Slowdowns {
     /// seen alone there: of several types the larger numbers, which say nothing of the power on that one.
     #[must_use]
     pub fn known(&mut self, state: &State, command_key: u64, placed: Option<&str>) -> spec::Profile {
+        self.known_on(&types_of(state), state, command_key, placed)
+    }
+
+    /// The same with the types of GPUs that there are, for those who ask for many commands.
+    fn known_on(
+        &mut self,
+        types: &BTreeSet<&str>,
+        state: &State,
+        command_key: u64,
+        placed: Option<&str>,
+    ) -> spec::Profile {
         let seen = placed.filter(|gpu| self.profile(command_key, gpu).is_some());
-        let known = self.largest(state, command_key, seen);
+        let known = self.largest(types, state, command_key, seen);
         let power_mw = known.power_mw.filter(|_| placed == seen);
         spec::Profile { power_mw, ..known }
     }
 
-    fn largest(&mut self, state: &State, command_key: u64, only: Option<&str>) -> spec::Profile {
-        let present = state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| gpu.info.name.as_str());
-        let types: BTreeSet<&str> = present.filter(|gpu| only.is_none_or(|only| *gpu == only)).collect();
+    fn largest(
+        &mut self,
+        types: &BTreeSet<&str>,
+        state: &State,
+        command_key: u64,
+        only: Option<&str>,
+    ) -> spec::Profile {
         let mut known = spec::Profile::default();
-        for gpu in types {
+        for gpu in types.iter().copied().filter(|gpu| only.is_none_or(|only| *gpu == only)) {
             let Some(profile) = self.profile(command_key, gpu) else { continue };
             let busy = profile.metrics.gpu_util_pct.or(profile.metrics.gract_pct);
             let gpu_util = busy.and_then(|busy| Fraction::from_f64(busy.mean / 100.0));
@@ -796,12 +812,13 @@ impl Slowdowns {
         if !std::mem::take(&mut self.untold) || !(of_all || state.jobs().values().any(|job| serves(job))) {
             return Vec::new();
         }
+        let types = types_of(state);
         // Many jobs may be of one command.
         let mut by_command: BTreeMap<(u64, Option<&str>), spec::Profile> = BTreeMap::new();
         let jobs = state.jobs().values().filter(|job| of_all || serves(job));
         let news = jobs.filter_map(|job| {
             let (command, placed) = (job.spec.command_key, placed(state, job));
-            let known = || self.known(state, command, placed);
+            let known = || self.known_on(&types, state, command, placed);
             let profile = *by_command.entry((command, placed)).or_insert_with(known);
             let news = profile != job.spec.profile && profile != spec::Profile::default();
             news.then_some(Input::Profiled { job: job.spec.id, profile })
@@ -815,8 +832,10 @@ impl Slowdowns {
         let any = std::mem::take(&mut self.powers);
         let mut told = std::mem::take(&mut self.told);
         let mut news = Vec::new();
+        // In most turns no job asks.
+        let types = LazyCell::new(|| types_of(state));
         let mut asks = |slowdowns: &mut Self, job: &Job| {
-            let profile = slowdowns.known(state, job.spec.command_key, placed(state, job));
+            let profile = slowdowns.known_on(&types, state, job.spec.command_key, placed(state, job));
             if profile.power_mw != job.spec.profile.power_mw {
                 news.push(Input::Profiled { job: job.spec.id, profile });
             }
@@ -881,6 +900,11 @@ impl outlook::Alone for KnownAlone<'_> {
     fn assumed(&self, command: u64, gpu: &str) -> Profile {
         self.assumed.get(&(command, gpu.to_owned())).cloned().unwrap_or_else(typical)
     }
+}
+
+/// Product names of the GPUs that there are.
+fn types_of(state: &State) -> BTreeSet<&str> {
+    state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| gpu.info.name.as_str()).collect()
 }
 
 /// Product name of the GPUs that a job has.
