@@ -6,7 +6,7 @@
 
 use super::head::Claim;
 use super::schema::{self, Meta, SCHEMA, Tally, WITH_SUMS};
-use super::{JournalError, head, read, sums};
+use super::{JournalError, head, read, sums, with_ending};
 use carma_core::model::{Finished, JobId};
 use carma_core::state::State;
 use carma_core::units::Millis;
@@ -125,9 +125,7 @@ pub(super) fn at_start(journal: &Path) -> Result<bool, JournalError> {
 /// Takes back a transaction that a crash interrupted while the file was made, before it had a write-ahead log: SQLite
 /// does so where it may write, which the look at the file does not.
 fn roll_back(journal: &Path) -> rusqlite::Result<()> {
-    let mut rollback = journal.as_os_str().to_owned();
-    rollback.push("-journal");
-    if !journal.exists() || !Path::new(&rollback).exists() {
+    if !journal.exists() || !with_ending(journal, "-journal").exists() {
         return Ok(());
     }
     let db = rusqlite::Connection::open(journal)?;

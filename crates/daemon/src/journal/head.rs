@@ -58,7 +58,7 @@ impl Claim {
 
 /// The path of the file that belongs to a journal.
 pub(super) fn path_of(journal: &Path) -> PathBuf {
-    journal.with_added_extension("head")
+    super::with_ending(journal, ".head")
 }
 
 /// What the file says. `None`: it is not there, or a power cut left nothing of use.

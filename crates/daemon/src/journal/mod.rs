@@ -47,6 +47,13 @@ use std::time::{Duration, Instant};
 const SLOWDOWNS: &str = "slowdown";
 const RUN_TIMES: &str = "run-time";
 
+/// A file that belongs to a journal: the same name with an ending (`-wal`, `-shm`, `-journal`, `.head`).
+fn with_ending(journal: &Path, ending: &str) -> PathBuf {
+    let mut name = journal.as_os_str().to_owned();
+    name.push(ending);
+    name.into()
+}
+
 fn sql(doing: &'static str) -> impl Fn(rusqlite::Error) -> JournalError {
     move |source| JournalError::Sqlite { doing, source }
 }

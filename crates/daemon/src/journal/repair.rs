@@ -5,7 +5,7 @@
 //! end as failed.
 
 use super::schema::{self, Meta};
-use super::{JournalError, check, head, read, sql, sums, to_json};
+use super::{JournalError, check, head, read, sql, sums, to_json, with_ending};
 use crate::error::ServeError;
 use crate::layout;
 use carma_core::input::Input;
@@ -124,9 +124,7 @@ fn save(state_dir: &Path, journal: &Path) -> Result<PathBuf, RepairError> {
         }
     };
     for ending in ["", "-wal", ".head"] {
-        let mut name = journal.as_os_str().to_owned();
-        name.push(ending);
-        let (from, to) = (PathBuf::from(name), dir.join(format!("carma.db{ending}")));
+        let (from, to) = (with_ending(journal, ending), dir.join(format!("carma.db{ending}")));
         // The head is written in place, so it is copied.
         if !from.exists() || (ending != ".head" && fs::hard_link(&from, &to).is_ok()) {
             continue;
@@ -142,6 +140,18 @@ fn newest_saved(state_dir: &Path) -> Option<PathBuf> {
     entries.filter(|path| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with("damaged-"))).max()
 }
 
+/// Removes those of a journal's files that are there.
+fn remove_files(journal: &Path, endings: &[&str]) -> Result<(), RepairError> {
+    for ending in endings {
+        let name = with_ending(journal, ending);
+        match fs::remove_file(&name) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(at(&name)(e)),
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
+}
+
 /// Puts the new file in the place of the old one. Whatever of this is interrupted is completed by the next repair, and
 /// no daemon starts before.
 fn put_in_place(journal: &Path, repaired: &Path) -> Result<(), RepairError> {
@@ -149,14 +159,7 @@ fn put_in_place(journal: &Path, repaired: &Path) -> Result<(), RepairError> {
     let meta = check::whole(&db)?;
     drop(db);
     head::replace(journal, &head::Claim::of(&meta)).map_err(at(&head::path_of(journal)))?;
-    for ending in ["-wal", "-shm"] {
-        let mut name = journal.as_os_str().to_owned();
-        name.push(ending);
-        match fs::remove_file(PathBuf::from(&name)) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(at(Path::new(&name))(e)),
-            Ok(()) | Err(_) => {}
-        }
-    }
+    remove_files(journal, &["-wal", "-shm"])?;
     fs::rename(repaired, journal).map_err(at(journal))?;
     let dir = journal.parent().unwrap_or(Path::new("."));
     File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
@@ -219,11 +222,9 @@ impl Salvage {
             DirBuilder::new().mode(0o700).create(&dir).map_err(at(&dir))?;
             let copy = dir.join("carma.db");
             fs::copy(journal, &copy).map_err(at(&copy))?;
-            let (mut wal, mut wal_copy) = (journal.as_os_str().to_owned(), copy.as_os_str().to_owned());
-            wal.push("-wal");
-            wal_copy.push("-wal");
-            if Path::new(&wal).exists() {
-                fs::copy(&wal, &wal_copy).map_err(at(Path::new(&wal_copy)))?;
+            let (wal, wal_copy) = (with_ending(journal, "-wal"), with_ending(&copy, "-wal"));
+            if wal.exists() {
+                fs::copy(&wal, &wal_copy).map_err(at(&wal_copy))?;
             }
             mend_header(&copy).map_err(at(&copy))?;
             if let Err(e) = read::open_to_read(&copy).and_then(|db| salvage.read(&db)) {
@@ -523,14 +524,7 @@ impl Salvage {
 
     /// Writes what was saved to a new file.
     fn write(&self, new: &Path) -> Result<(), RepairError> {
-        for ending in ["", "-journal", "-wal", "-shm"] {
-            let mut name = new.as_os_str().to_owned();
-            name.push(ending);
-            match fs::remove_file(PathBuf::from(&name)) {
-                Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(at(Path::new(&name))(e)),
-                Ok(()) | Err(_) => {}
-            }
-        }
+        remove_files(new, &["", "-journal", "-wal", "-shm"])?;
         let failed = sql("written");
         let mut db = Connection::open(new).map_err(&failed)?;
         db.execute_batch("PRAGMA auto_vacuum = INCREMENTAL; PRAGMA synchronous = FULL;").map_err(&failed)?;

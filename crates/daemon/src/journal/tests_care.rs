@@ -134,9 +134,7 @@ fn every_flipped_byte_is_found_or_harmless() {
         let mut bytes = good.clone();
         bytes[at] ^= 1 << bit;
         for ending in ["-wal", "-shm", ".head"] {
-            let mut name = copy.as_os_str().to_owned();
-            name.push(ending);
-            let _ = fs::remove_file(name);
+            let _ = fs::remove_file(with_ending(&copy, ending));
         }
         fs::write(&copy, &bytes).unwrap();
         if !broken(&copy).is_empty() {

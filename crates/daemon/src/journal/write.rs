@@ -3,6 +3,7 @@
 use super::schema::Meta;
 use super::{
     Batch, Journal, JournalError, Keep, RUN_TIMES, SLOWDOWNS, StoredJob, ended, head, sql, sums, to_json,
+    with_ending,
 };
 use carma_api::wire::SubmitRequest;
 use carma_core::model::{Finished, JobId};
@@ -53,9 +54,7 @@ impl Journal {
 
     /// Where SQLite writes first.
     fn log(&self) -> PathBuf {
-        let mut name = self.path.clone().into_os_string();
-        name.push("-wal");
-        name.into()
+        with_ending(&self.path, "-wal")
     }
 
     fn try_commit(&mut self, batch: &Batch) -> Result<(), JournalError> {
