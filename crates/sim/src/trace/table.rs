@@ -268,17 +268,22 @@ impl<'t> TableRow<'t> {
 
     /// Memory in MiB, rounded up.
     pub(crate) fn mib(&self, column: impl Into<Option<Column>>) -> Result<Option<MiB>, TraceError> {
-        let value = self.number(column, 0.0..=MOST_MIB, "memory in MiB, from 0 on")?;
-        Ok(value.map(|v| MiB(v.ceil() as u64)))
+        self.mib_from(0.0, column.into(), "memory in MiB, from 0 on")
     }
 
     /// An amount of memory that is not nothing.
     pub(crate) fn some_mib(&self, column: impl Into<Option<Column>>) -> Result<Option<MiB>, TraceError> {
-        let value = self.number(
-            column,
-            1.0..=MOST_MIB,
-            "memory in MiB, from 1 on; leave it empty if none is declared",
-        )?;
+        let expected = "memory in MiB, from 1 on; leave it empty if none is declared";
+        self.mib_from(1.0, column.into(), expected)
+    }
+
+    fn mib_from(
+        &self,
+        least: f64,
+        column: Option<Column>,
+        expected: &str,
+    ) -> Result<Option<MiB>, TraceError> {
+        let value = self.number(column, least..=MOST_MIB, expected)?;
         Ok(value.map(|v| MiB(v.ceil() as u64)))
     }
 
