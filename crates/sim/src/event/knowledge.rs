@@ -88,15 +88,21 @@ impl Errors {
     }
 }
 
-/// A bound on what a command takes of which so many runs took so much at most, as the daemon's history says it: with 5 % more, from the third run
-/// on 2 % (docs/reference/configuration.md, `exact-margin-percent`).
+/// What the daemon's history adds to what earlier runs took, percent (docs/reference/configuration.md, `exact-margin-percent`): after one or
+/// two runs of a command, and from the third on.
+const EXACT_FEW: u64 = 5;
+const EXACT_MANY: u64 = 2;
+/// To what runs of something alike took (`scaled-margin-percent`).
+const SCALED: u64 = 15;
+
+/// A bound on what a command takes of which so many runs took so much at most, as the daemon's history says it.
 fn bound(most: MiB, runs: u32) -> Computed {
-    bounded(most, Basis::Exact, if runs < 3 { 5 } else { 2 })
+    bounded(most, Basis::Exact, if runs < 3 { EXACT_FEW } else { EXACT_MANY })
 }
 
-/// The same from runs of something alike: with 15 % more (`scaled-margin-percent`).
+/// The same from runs of something alike.
 fn scaled(most: MiB) -> Computed {
-    bounded(most, Basis::Scaled, 15)
+    bounded(most, Basis::Scaled, SCALED)
 }
 
 fn bounded(most: MiB, basis: Basis, margin: u64) -> Computed {
@@ -220,6 +226,13 @@ mod tests {
         let share = |of: fn(&[bool; 2]) -> bool| all.iter().filter(|toss| of(toss)).count() as f64 / 1e4;
         assert!((share(|t| t[0]) - 0.5).abs() < 0.02 && (share(|t| t[1]) - 0.5).abs() < 0.02);
         assert!((share(|t| t[0] && t[1]) - 0.25).abs() < 0.02);
+    }
+
+    #[test]
+    fn margins_are_those_of_the_daemons_history() {
+        let carma_memory::history::Margins { exact_few, exact_many, scaled, .. } = Default::default();
+        let percent = [exact_few, exact_many, scaled].map(|share| (share * 100.0).round() as u64);
+        assert_eq!(percent, [EXACT_FEW, EXACT_MANY, SCALED]);
     }
 
     #[test]
