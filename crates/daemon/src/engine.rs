@@ -472,7 +472,7 @@ impl Engine {
         }
         self.parts.durations.learn(&gist, attempt);
         self.batch.run_times.extend(self.parts.durations.changes());
-        self.spread(id);
+        self.spread_news(id);
     }
 
     /// What forecasts need of a job. The engine reads the submission only where the job ends before the thread that reads earlier jobs has come to it.
@@ -488,7 +488,7 @@ impl Engine {
 
     /// A job taught something. Jobs that wait are to hear of it: all of the same program, and of the first in the queue those of
     /// the same script, whatever its arguments, and some of whose command too little is known.
-    fn spread(&mut self, teacher: JobId) {
+    fn spread_news(&mut self, teacher: JobId) {
         let state = &self.state;
         let waits = |id| state.job(id).is_some_and(waits);
         for id in self.parts.memory.news_to(teacher, waits) {
@@ -1089,7 +1089,7 @@ impl Engine {
             self.apply(input);
             let job = counted.and_then(|id| self.state.job(id));
             if let Some(id) = job.filter(|job| self.parts.durations.is_news(job)).map(|job| job.spec.id) {
-                self.spread(id);
+                self.spread_news(id);
             }
         }
         for input in self.parts.slowdowns.news_of_profiles(&self.state) {
