@@ -1,6 +1,6 @@
 //! Policies that carma is compared with and that need powers which its daemon does not have: to
-//! suspend a job and resume it, to cut a GPU anew while jobs wait, to throttle one tenant for
-//! another, to know how long each job will run.
+//! suspend any job at any time, under MPS too, to cut a GPU anew while jobs wait, to throttle one
+//! tenant for another, to know how long each job will run.
 //!
 //! They decide for the simulator only, each as its paper says where the paper says it; what had to be
 //! decided in its place is marked "our reading" in the module of each. Common to all:
