@@ -8,13 +8,10 @@ took and whether the losses of both trainings are bit by bit those of the same t
 on virtual GPUs, without PyTorch. Writes room.json.
 """
 
-import argparse
-import os
-import sys
 import time
 
-from first_run import Carma, wait_for
-from suspend import PATIENCE_S, Training, compare, record, took
+from first_run import wait_for
+from suspend import PATIENCE_S, Training, compare, run, took
 
 
 def state(training, wanted):
@@ -70,23 +67,6 @@ def table(result):
     print("seconds; off since the urgent job came, back since it was over, the others in the driver")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--carma", required=True)
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--steps", type=int, default=12000)
-    parser.add_argument("--urgent-steps", type=int, default=1500)
-    parser.add_argument("--hold", type=int, default=10, help="GiB of each training")
-    parser.add_argument("--virtual", action="store_true")
-    options = parser.parse_args()
-    options.carma = os.path.abspath(options.carma)
-    options.virtual_gpus = "virtual:2xA100-80GB"
-    os.makedirs(options.out, exist_ok=True)
-    carma = Carma(options, "adaptive", "time-slice")
-    result = record(options, carma, play, "room.json")
-    table(result)
-    sys.exit(0 if result["same"] else 1)
-
-
 if __name__ == "__main__":
-    main()
+    more = [("--urgent-steps", 1500, None), ("--hold", 10, "GiB of each training")]
+    run(__doc__, play, table, "room.json", "virtual:2xA100-80GB", "adaptive", steps=12000, more=more)

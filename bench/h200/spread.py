@@ -7,13 +7,10 @@ The default policy, time-sliced, on two GPUs of which the second is drained at f
 losses are bit by bit those of the same training undisturbed. About three minutes; `--virtual` rehearses on virtual GPUs, without PyTorch. Writes spread.json.
 """
 
-import argparse
-import os
-import sys
 import time
 
-from first_run import Carma, wait_for
-from suspend import PATIENCE_S, Training, compare, order, record, speed, took
+from first_run import wait_for
+from suspend import PATIENCE_S, Training, compare, order, run, speed, took
 
 
 def play(options, carma):
@@ -59,22 +56,6 @@ def table(result):
         print(f"{row['what']:8}{row['gib']:7.1f}{row['before']:9.1f}{row['after']:9.1f}{moves}")
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--carma", required=True)
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--steps", type=int, default=16000)
-    parser.add_argument("--hold", type=int, default=10, help="GiB of the larger training")
-    parser.add_argument("--virtual", action="store_true")
-    options = parser.parse_args()
-    options.carma = os.path.abspath(options.carma)
-    options.virtual_gpus, options.sm = "virtual:2xA100-80GB", 0.9
-    os.makedirs(options.out, exist_ok=True)
-    carma = Carma(options, "adaptive", "time-slice")
-    result = record(options, carma, play, "spread.json")
-    table(result)
-    sys.exit(0 if result["same"] else 1)
-
-
 if __name__ == "__main__":
-    main()
+    more = [("--hold", 10, "GiB of the larger training")]
+    run(__doc__, play, table, "spread.json", "virtual:2xA100-80GB", "adaptive", steps=16000, more=more, sm=0.9)

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 
-from first_run import HERE, Carma, machine, wait_for
+from first_run import HERE, WINDOW, Carma, machine, wait_for
 
 LOSSES = os.path.join(HERE, "losses.py")
 TOOK = re.compile(r"job (\d+) (is suspended|runs again): Took \{ lock_ms: (\d+), checkpoint_ms: (\d+), restore_ms: (\d+), unlock_ms: (\d+) \}")
@@ -208,9 +208,9 @@ def play(options, carma):
     return {"gpus": gpus, "same": same, "rows": rows}
 
 
-def table(rows):
+def table(result):
     print(f"{'':20}{'GiB':>7}{'lock':>7}{'ckpt':>7}{'restore':>8}{'unlock':>7}{'out':>7}{'back':>7}{'freed':>9}   neighbour steps/s")
-    for row in rows:
+    for row in result["rows"]:
         beside = f"{row['neighbour_beside']:8.1f} -> {row['neighbour_alone']:.1f}" if "neighbour_beside" in row else ""
         print(
             f"{row['what']:20}{row['gib']:7.1f}{row['lock_s']:7.2f}{row['checkpoint_s']:7.2f}{row['restore_s']:8.2f}"
@@ -234,22 +234,28 @@ def record(options, carma, play, name):
     return result
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+def run(doc, play, table, name, gpus, policy, config=WINDOW, steps=4000, more=(), **of_virtual):
+    """The command line of a measurement: plays it with a daemon, prints its table and writes NAME; exit code 1 where losses differ. `gpus`,
+    `of_virtual`: where it is rehearsed."""
+    parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--carma", required=True)
     parser.add_argument("--out", required=True)
-    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=steps)
+    for option, default, meaning in more:
+        parser.add_argument(option, type=int, default=default, help=meaning)
     parser.add_argument("--virtual", action="store_true")
     options = parser.parse_args()
     options.carma = os.path.abspath(options.carma)
-    options.virtual_gpus = "virtual:2xH200"
+    options.virtual_gpus = gpus
+    vars(options).update(of_virtual)
     os.makedirs(options.out, exist_ok=True)
-    # Nothing keeps a job from joining but memory.
-    carma = Carma(options, "oracle-magm", "time-slice", '[sampling]\nwindow = "5s"\n[gate]\nenabled = false\n')
-    result = record(options, carma, play, "suspend.json")
-    table(result["rows"])
+    carma = Carma(options, policy, "time-slice", config)
+    result = record(options, carma, play, name)
+    table(result)
     sys.exit(0 if result["same"] else 1)
 
 
 if __name__ == "__main__":
-    main()
+    # Nothing keeps a job from joining but memory.
+    config = '[sampling]\nwindow = "5s"\n[gate]\nenabled = false\n'
+    run(__doc__, play, table, "suspend.json", "virtual:2xH200", "oracle-magm", config)
