@@ -740,7 +740,7 @@ pub struct WaitingView {
     /// all went in the order of submission, by what is known of their run times (docs/policies.md).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_ms: Option<u64>,
-    /// Whether that bound has passed: it is looked at first, and GPUs are kept for it.
+    /// Whether that bound has passed: such jobs are looked at first, and GPUs are kept for them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub overdue: bool,
     /// It has no such bound now: its user's quota is spent, and the clock of the user's bounds stands until there is more.
