@@ -207,8 +207,14 @@ impl Blind {
     /// Without so much free it waits.
     pub(crate) fn least_on(self, memory: MiB, sharing: SharingMode) -> MiB {
         let unknown = unknown_need(memory);
-        let alike = self.counting(sharing);
-        let enough = alike.map(Alike::enough).or(self.usual).map_or(unknown, |enough| enough.min(unknown));
+        // What other commands took is a guess, and a large GPU has room for a generous one.
+        let guess = |enough: MiB| enough.max(MiB(memory.0 / 8));
+        let enough = match self.counting(sharing) {
+            Some(alike @ Alike::Program(_)) => guess(alike.enough()),
+            Some(alike) => alike.enough(),
+            None => self.usual.map_or(unknown, guess),
+        };
+        let enough = enough.min(unknown);
         // That much others of its command take, or lacked, whether or not anything keeps it to that.
         let taken = self.alike.map_or(MiB::ZERO, Alike::taken).min(memory.percent(95));
         enough.max(taken).max(self.held)
