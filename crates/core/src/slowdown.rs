@@ -212,9 +212,13 @@ fn at_work(state: &State, candidates: &[Candidate<'_>]) -> Vec<Question> {
 fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
     let halted = state.halted().iter().filter_map(|id| state.job(*id));
     let returning = halted.filter(|job| job.suspension().is_some_and(|s| s.is_off() && s.cause.is_some()));
-    let line = state.queue().line(state.now()).map(|(_, job)| job).take(PASSED);
     // Plans pass by the others, and search for those behind them.
+    let by_user = state.options().policy.line.is_by_length();
+    let may_start = move |uid| !by_user || state.allowed_more(uid).0 > 0;
+    let queue = state.queue();
+    let line = queue.line_of(state.now(), may_start).map(|(_, job)| job).take(PASSED);
     let line = line.filter(|job| state.is_free_to_start(job));
+    let most_kinds = queue.kinds_of(may_start).min(LOOKED_AT);
     let by_progress = state.options().policy.progress.is_some();
     let smallest = state.gpus().iter().map(|gpu| gpu.info.memory).min().unwrap_or_default();
     let joined = state.gpus().iter().filter(|gpu| may_be_joined(gpu));
@@ -226,7 +230,7 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
     let mut candidates = Vec::new();
     for (at, job) in returning.chain(line).enumerate() {
         // Those behind are like one before.
-        if !job.is_off() && kinds.len() == state.queue().kinds().min(LOOKED_AT) {
+        if !job.is_off() && kinds.len() == most_kinds {
             break;
         }
         if !job.is_off() && !kinds.insert(JobKind::of(job)) {

@@ -1007,11 +1007,15 @@ impl Engine {
     /// Brings the state's view of the GPUs up to date where it matters: when it is older than the
     /// cadence, or differs notably. `at_once`: a verdict needs to know up to when it was so.
     fn refresh(&mut self, at_once: bool) {
+        let taken = self.parts.board.take();
+        if taken.is_empty() {
+            return;
+        }
         let now = self.parts.clock.now();
         let mut unchanged = Vec::new();
         let known = (0..).map(GpuId).zip(self.state.gpus());
         let by_uuid: BTreeMap<Arc<str>, GpuId> = known.map(|(id, gpu)| (gpu.info.uuid.clone(), id)).collect();
-        for looks in self.parts.board.take() {
+        for looks in taken {
             for look in looks.iter() {
                 let Some(id) = by_uuid.get(&look.reading.uuid).copied() else { continue };
                 let Some(gpu) = self.state.gpu(id) else { continue };

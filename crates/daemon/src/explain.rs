@@ -50,13 +50,14 @@ pub fn explain(
             let mut answers = carma_core::plan::answers(state, now, job);
             answers.sort_by_key(|answer| answer.gpu);
             let of_the_gpu = |answer: &&Answer| answer.refusal.as_ref().is_some_and(Refusal::is_of_the_gpu);
-            let never: BTreeSet<u32> = answers.iter().filter(of_the_gpu).map(|answer| answer.gpu).collect();
+            let unusable: BTreeSet<u32> =
+                answers.iter().filter(of_the_gpu).map(|answer| answer.gpu).collect();
             reply.gpus = answers.into_iter().map(|answer| verdict(answer, may_read)).collect();
             let ends = ends(state, now, done);
             let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
             let found = carma_core::plan::sooner(state, now, job, &order);
             reply.waiting = waiting(state, now, job)
-                .map(|waiting| WaitingView { end: end(state, id, &never, &ends, &found), ..waiting });
+                .map(|waiting| WaitingView { end: end(state, id, &unusable, &ends, &found), ..waiting });
             reply.sooner = found.iter().filter_map(sooner).collect();
         }
         (Subject::Live(_), Phase::Running { placement, .. }) if !job.is_off() => {
@@ -93,6 +94,8 @@ fn waiting(state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
     let before = queue.line(now).position(|(key, _)| key.id == id)?;
     let by_length = policy.line.is_by_length();
     let due = state.bound_on_start(job, now).filter(|_| by_length);
+    // For one that a limit of its user keeps out no GPUs are kept.
+    let free = state.is_free_to_start(job);
     Some(WaitingView {
         place: before as u64 + 1,
         of: queue.len() as u64,
@@ -107,8 +110,8 @@ fn waiting(state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
         run_s: job.spec.run_s(),
         due_ms: due.map(|due| due.0),
         stands: by_length && job.due.is_some() && due.is_none(),
-        overdue: by_length && state.is_overdue(job, now),
-        urgent: by_length && job.is_urgent(),
+        overdue: by_length && free && state.is_overdue(job, now),
+        urgent: by_length && free && job.is_urgent(),
         end: None,
     })
 }
@@ -194,11 +197,11 @@ fn ends(state: &State, now: Millis, done: &BTreeMap<JobId, Done>) -> Vec<(JobId,
 }
 
 /// The end that a job waits for: the last of those that make room for it, else one that lets it start, else the first that is
-/// expected of those on GPUs that it could have. `never`: indices of the others.
+/// expected of those on GPUs that it could have. `unusable`: indices of the others.
 fn end(
     state: &State,
     waits: JobId,
-    never: &BTreeSet<u32>,
+    unusable: &BTreeSet<u32>,
     ends: &[(JobId, Option<LeftView>)],
     found: &[Sooner],
 ) -> Option<EndView> {
@@ -209,7 +212,7 @@ fn end(
         Help::End { job } => Some((job, &help.gpus)),
         _ => None,
     });
-    let frees_one = |job: &Job| !job.is_off() && on(job).iter().any(|gpu| !never.contains(gpu));
+    let frees_one = |job: &Job| !job.is_off() && on(job).iter().any(|gpu| !unusable.contains(gpu));
     let first = || {
         let mut known = ends.iter().filter(|(_, left)| left.is_some()).map(|(id, _)| *id);
         known.find(|id| state.job(*id).is_some_and(frees_one))
@@ -353,18 +356,18 @@ mod tests {
         state
     }
 
-    fn end_of(state: &State, never: &[u32]) -> Option<EndView> {
+    fn end_of(state: &State, unusable: &[u32]) -> Option<EndView> {
         let ends = ends(state, NOW, &BTreeMap::new());
         let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
         let job = state.job(JobId(3)).unwrap();
         let found = carma_core::plan::sooner(state, NOW, job, &order);
-        end(state, job.spec.id, &never.iter().copied().collect(), &ends, &found)
+        end(state, job.spec.id, &unusable.iter().copied().collect(), &ends, &found)
     }
 
     #[test]
     fn an_end_on_a_gpu_that_it_cannot_have_is_not_waited_for() {
         let state = two_run(2);
-        let first = |never: &[u32]| end_of(&state, never).map(|end| (end.job, end.starts_on.len()));
+        let first = |unusable: &[u32]| end_of(&state, unusable).map(|end| (end.job, end.starts_on.len()));
         assert_eq!((first(&[]), first(&[0]), first(&[0, 1])), (Some((1, 0)), Some((2, 0)), None));
     }
 

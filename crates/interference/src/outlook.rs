@@ -63,8 +63,8 @@ fn assumed(classes: &[Class], gpu: &str, alone: &impl Alone) -> Vec<(Profile, Op
     classes.iter().map(|class| (profile(class), class.threads.map(f64::from))).collect()
 }
 
-/// While the engine of a task is active so much of the SMs and of the DRAM is: between the medians of our catalogue of an H200 (.86 and
-/// .16) and those of CARMA's evaluation on an A100 ([`crate::assumed::typical`] has the sources).
+/// While the engine of a task is active so much of the SMs and of the DRAM is: less than by the medians of our catalogue of an H200
+/// (.86 and .16, [`crate::assumed::typical`]), since tasks of CARMA's evaluation on an A100 are lighter.
 const WHILE_BUSY: (f64, f64) = (2.0 / 3.0, 1.0 / 6.0);
 
 /// The same where the profiles of some tell utilisation alone: their kernels are taken to fill as many SMs, and to use as much

@@ -231,7 +231,10 @@ impl Refusal {
     /// Whether it is the GPU itself that does not do, whoever is on it.
     #[must_use]
     pub const fn is_of_the_gpu(&self) -> bool {
-        self.closeness() <= Self::Slice.closeness()
+        matches!(
+            self,
+            Self::Gone | Self::Unhealthy { .. } | Self::Drained { .. } | Self::TooSmall { .. } | Self::Slice
+        )
     }
 }
 

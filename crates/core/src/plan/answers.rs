@@ -45,10 +45,12 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
     let mut slots = Slots::new(state, now);
     resume::keep(state, now, &mut slots);
     let blinds = Blinds::of(state);
-    // A plan keeps GPUs for no more jobs.
-    for (key, before) in state.queue().line(now).take(MOST_MISSES) {
+    let id = job.spec.id;
+    // Plans pass by those whom limits of their users keep out, and keep GPUs for no more jobs than this.
+    let line = || state.queue().line(now).filter(|(key, job)| key.id == id || state.is_free_to_start(job));
+    for (key, before) in line().take(MOST_MISSES) {
         let want = Want::of(state, before, now, blinds.as_ref());
-        if key.id == job.spec.id || !want.holds {
+        if key.id == id || !want.holds {
             break;
         }
         if slots.find(&want).is_err() {
@@ -57,7 +59,7 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
     }
     let mut want = Want::of(state, job, now, blinds.as_ref());
     if want.blind.is_some_and(|blind| !blind.is_unknown()) {
-        let before = state.queue().line(now).take_while(|(key, _)| key.id != job.spec.id).take(MOST_BEFORE);
+        let before = line().take_while(|(key, _)| key.id != id).take(MOST_BEFORE);
         let mut wants = before.map(|(_, before)| Want::of(state, before, now, blinds.as_ref()));
         // As in a plan.
         if wants.any(|before| before.waits_as_unknown(&slots)) {

@@ -64,7 +64,7 @@ fn first_level(job: &Job, cause: &EndCause) -> EndLevel {
     }
 }
 
-/// By when a job that is to end has been killed, if nothing ends it before. `None`: it is not to end.
+/// By when a job that is to end has ended, if its next signal is its last. `None`: it is not to end.
 #[must_use]
 pub fn ended_by(state: &State, job: &Job) -> Option<Millis> {
     let ending = job.ending()?;
@@ -117,7 +117,7 @@ fn next_at(job: &Job, ending: &Ending, sent: EndLevel, at: Millis, grace: Millis
     }
 }
 
-/// How long a signal that was sent may take to have its effect.
+/// Until when a signal that was sent may take to have its effect.
 fn waits_until(job: &Job, sent: EndLevel, at: Millis, grace: Millis) -> Millis {
     match sent {
         EndLevel::Checkpoint => {

@@ -169,7 +169,9 @@ fn reserve_arrivals(slots: &mut Slots<'_>, state: &State, now: Millis, but: Opti
         let Some(job) = state.job(id) else { continue };
         let Some(suspension) = as_if_off(state, job) else { continue };
         let want = want(state, job, &suspension, now);
-        slots.slots.iter_mut().filter(|slot| slot.id == gpu).for_each(|slot| slot.take(id, &want, None));
+        if let Some(at) = slots.slots.iter().position(|slot| slot.id == gpu) {
+            slots.take(at, id, &want, None);
+        }
     }
 }
 
@@ -195,7 +197,7 @@ fn find(
         let off = suspension.off.filter(|_| to != Some(target));
         let stays = off.is_some() && (to.is_some() || suspension.bound);
         let Some(bar) = slots.slots[at].bars_return(&want, off, stays) else {
-            slots.slots[at].take(job.spec.id, &want, None);
+            slots.take(at, job.spec.id, &want, None);
             return Ok(target);
         };
         let slot = &slots.slots[at];
@@ -256,7 +258,7 @@ fn find_harmless(
         }
     }
     if let Some(at) = best {
-        slots.slots[at].take(want.job, want, None);
+        slots.take(at, want.job, want, None);
         return Ok(slots.slots[at].id);
     }
     // A job that made room or was to move gets its place back, and no other job may take the GPU of one that is over the bound on its start.

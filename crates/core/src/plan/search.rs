@@ -40,6 +40,8 @@ pub(super) struct Slots<'a> {
     any_lent: bool,
     /// Time until each open GPU is idle, shortest first. Computed at its first use.
     empty: OnceCell<Vec<(Millis, usize)>>,
+    /// Jobs that GPUs are kept for.
+    kept: BTreeSet<JobId>,
     /// Answers of [`Self::is_full_for`] since a GPU was last given away, kept or lent.
     full: RefCell<BTreeMap<FullFor, bool>>,
 }
@@ -53,7 +55,7 @@ struct FullFor {
     several: bool,
     /// How long it takes, and its floor, where GPUs that are kept are lent.
     lent: Option<(Option<Millis>, Option<Fraction>)>,
-    /// The job itself, where GPUs may be kept for it.
+    /// The job itself, where GPUs are kept for it.
     job: Option<JobId>,
 }
 
@@ -90,6 +92,7 @@ impl<'a> Slots<'a> {
             limited,
             any_lent: false,
             empty: OnceCell::new(),
+            kept: BTreeSet::new(),
             full: RefCell::default(),
         }
     }
@@ -145,17 +148,17 @@ impl<'a> Slots<'a> {
     /// the queue.
     pub(super) fn is_full_for(&self, want: &Want) -> bool {
         let Some(blind) = want.blind else { return false };
-        let search =
+        let is_full =
             || !self.slots.iter().any(|slot| slot.is_open_to(want) && slot.free >= slot.need_of(want));
-        let kind = FullFor {
+        let key = FullFor {
             blind,
             sharing: want.sharing,
             least_capacity: want.least_capacity,
             several: want.gpus > 1,
             lent: self.any_lent.then_some((want.takes, want.floor)),
-            job: want.particular.then_some(want.job),
+            job: self.kept.contains(&want.job).then_some(want.job),
         };
-        *self.full.borrow_mut().entry(kind).or_insert_with(search)
+        *self.full.borrow_mut().entry(key).or_insert_with(is_full)
     }
 
     /// GPUs for a job, if there are enough. Else the largest need with which a job of this kind, asking for as many GPUs, might
@@ -392,6 +395,7 @@ impl<'a> Slots<'a> {
     /// Keeps a GPU for a job, unless it is kept for another.
     pub(super) fn hold_for(&mut self, gpu: GpuId, job: JobId) {
         self.full.get_mut().clear();
+        self.kept.insert(job);
         self.slots.iter_mut().filter(|slot| slot.id == gpu).for_each(|slot| slot.hold_for(job));
     }
 
@@ -415,6 +419,7 @@ impl<'a> Slots<'a> {
         });
         let kept = slots.iter_mut().take((want.gpus as usize).saturating_sub(has));
         let more = kept.map(|slot| slot.hold_for(want.job)).count() > 0;
+        self.kept.insert(want.job);
         self.full.get_mut().clear();
         more
     }

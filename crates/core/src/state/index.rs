@@ -130,26 +130,6 @@ impl State {
         self.halted.remove(&id);
     }
 
-    /// How many more jobs and GPUs the limits and quotas of a user allow now.
-    pub(crate) fn allowed_more(&self, uid: u32) -> (u32, u32) {
-        let options = &self.options;
-        if options.allowances.is_unlimited() {
-            return (u32::MAX, u32::MAX);
-        }
-        if self.accounts.has_spent(uid, self.now, options) {
-            return (0, 0);
-        }
-        let (may, has) = (options.allowances.of(uid), self.usage(uid));
-        let left = |most: Option<u32>, has: u32| most.map_or(u32::MAX, |most| most.saturating_sub(has));
-        (left(may.jobs, has.running), left(may.gpus, has.gpus))
-    }
-
-    /// Whether a job that waits may start now, as far as its user's limits and a pause of its own go.
-    pub(crate) fn is_free_to_start(&self, job: &Job) -> bool {
-        let (jobs, gpus) = self.allowed_more(job.spec.user.uid);
-        jobs > 0 && gpus >= job.spec.request.gpus && job.not_before.is_none_or(|until| until <= self.now)
-    }
-
     /// Restores what is derived from the GPUs.
     pub(super) fn index_gpus(&mut self) {
         self.order = (0..).map(GpuId).take(self.gpus.len()).collect();

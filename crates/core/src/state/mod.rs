@@ -333,6 +333,9 @@ impl State {
                 self.shadows.stop(self.now);
                 self.options = (**options).clone();
                 self.rebuild_waiting();
+                if self.options.policy.line.is_by_length() {
+                    self.stop_clocks();
+                }
                 Ok(())
             }
             Input::Inventory(devices) => {

@@ -121,11 +121,10 @@ impl Shadows {
 
     /// When a user's clock will have gone on by so much, if the same users wait until then. `None`: it stands.
     pub(super) fn after(&self, uid: u32, now: Millis, by: Millis) -> Option<Millis> {
-        let line = self.of.get(&uid);
-        if line.is_some_and(|line| line.stands.is_some()) {
+        if self.stands(uid) {
             return None;
         }
-        Some(match line.and_then(|line| line.since) {
+        Some(match self.of.get(&uid).and_then(|line| line.since) {
             Some((_, share)) if self.turns.users > 1 => {
                 let span = u128::from(by.0) * u128::from(self.turns.shares);
                 now + Millis(u64::try_from(span.div_ceil(u128::from(share.max(1)))).unwrap_or(u64::MAX))
@@ -190,16 +189,23 @@ impl Shadows {
         go_again
     }
 
-    /// Nobody's jobs are in these lines any more, or users have other shares: all leave.
+    /// Whether a user's clock stands.
+    pub(super) fn stands(&self, uid: u32) -> bool {
+        self.of.get(&uid).is_some_and(|line| line.stands.is_some())
+    }
+
+    /// Nobody's jobs are in these lines any more, or users have other shares or quotas: all leave, and no clock stands.
     pub(super) fn stop(&mut self, now: Millis) {
+        self.stand(now, |_| false);
         let users: Vec<u32> = self.of.keys().copied().collect();
         users.into_iter().for_each(|uid| self.leave(uid, now));
     }
 
     /// Forgets the shadows that are behind the clock, of users without jobs.
     pub(super) fn forget(&mut self, now: Millis, has_jobs: impl Fn(u32) -> bool) {
+        let turns = self.turns;
         self.of.retain(|uid, line| {
-            let past = Millis(now.0.saturating_sub(line.lag.0));
+            let past = Millis(now.0.saturating_sub(line.lag(turns, now).0));
             has_jobs(*uid) || line.since.is_some() || !line.shadow.is_over(past)
         });
         // Without lines nothing of this is stored.
@@ -313,15 +319,16 @@ impl Asked {
         let start = shadow.start(self.clock, gpus, wanted, run)?;
         let wait = u128::from(start.since(self.clock).0) * u128::from(stretch) / u128::from(Fraction::ONE.0);
         // The user's jobs have more GPUs in the shadow than the user's part of them: with that part they would run for
-        // longer than they will. What counts is when they would end. While all wait, the clock goes on by `share / all` of that time.
+        // longer than they will. What counts is when they would end. In real time that is `run * (busy * all - part) / part` later, and
+        // on this clock, which goes by `share / all`, the share cancels.
         let (part, all) = (gpus as u128 * u128::from(share), u128::from(self.others + u64::from(share)));
         let busy = if self.others == 0 { 0 } else { shadow.busy(start) };
         let longer =
             (busy as u128 * all).saturating_sub(part) * u128::from(run.0) / (gpus as u128 * all).max(1);
         // One that would start at once does so here.
-        let none = wait == 0 || self.passed;
-        let of = if self.others == 0 { SLACK } else { SLACK_AMONG_USERS };
-        let slack = if none { 0 } else { u128::from(shadow.over_in(self.clock).0 / of) };
+        let exact = wait == 0 || self.passed;
+        let one_in = if self.others == 0 { SLACK } else { SLACK_AMONG_USERS };
+        let slack = if exact { 0 } else { u128::from(shadow.over_in(self.clock).0 / one_in) };
         Some(self.clock + Millis(u64::try_from(wait + longer + slack).unwrap_or(u64::MAX)))
     }
 }
@@ -476,8 +483,6 @@ mod tests {
         assert_eq!((shadows.lag(1, Millis(3000)), shadows.lag(2, Millis(3000))), (Millis(500), Millis(2500)));
         assert_eq!(shadows.after(1, Millis(3000), Millis(100)), Some(Millis(3100)));
         assert_eq!(shadows.after(2, Millis(3000), Millis(100)), None);
-        shadows.stop(Millis(3000));
-        shadows.enter(1, Millis(3000), 1);
         assert_eq!(shadows.stand(Millis(4000), |_| false), [2]);
         shadows.enter(2, Millis(4000), 1);
         assert_eq!(
@@ -485,6 +490,10 @@ mod tests {
             (Millis(1000), Millis(4000))
         );
         assert_eq!(shadows.after(2, Millis(5000), Millis(100)), Some(Millis(5200)));
+        // Where users have other quotas none stands, until that is looked at.
+        assert!(shadows.stand(Millis(5000), |uid| uid == 2).is_empty());
+        shadows.stop(Millis(6000));
+        assert_eq!((shadows.lag(2, Millis(6000)), shadows.stands(2)), (Millis(5000), false));
     }
 
     #[test]

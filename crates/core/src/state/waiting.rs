@@ -173,10 +173,9 @@ impl<'a> Queue<'a> {
         self.waiting.blind.iter().map(|(uid, count)| (*uid, *count))
     }
 
-    /// Number of kinds of jobs.
-    #[must_use]
-    pub(crate) fn kinds(self) -> usize {
-        self.waiting.kinds.len()
+    /// Number of kinds of jobs of some users.
+    pub(crate) fn kinds_of(self, whose: impl Fn(u32) -> bool) -> usize {
+        self.waiting.kinds.keys().filter(|kind| whose(kind.uid)).count()
     }
 
     /// Keys in order.
@@ -186,15 +185,17 @@ impl<'a> Queue<'a> {
 
     /// Jobs in order, whatever the time.
     pub fn jobs(self) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
-        self.jobs_due_after(|_| None)
+        self.jobs_due_after(|_| true, |_| None)
     }
 
-    /// Those of each user whose bound on the start, if they have one, is later than this.
+    /// Those of some users whose bound on the start, if they have one, is later than this.
     fn jobs_due_after(
         self,
+        whose: impl Fn(u32) -> bool,
         passed: impl Fn(u32) -> Option<Millis>,
     ) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
-        Merge::new(self.waiting.lines.iter().map(|(user, jobs)| {
+        let lines = self.waiting.lines.iter().filter(move |(user, _)| whose(**user));
+        Merge::new(lines.map(|(user, jobs)| {
             let weight = self.weights.get(user).copied().unwrap_or(UNWEIGHTED);
             let passed = passed(*user);
             let of = jobs.iter().filter(move |(key, _)| passed.is_none_or(|passed| key.due > passed));
@@ -207,14 +208,14 @@ impl<'a> Queue<'a> {
         Millis(now.0.saturating_sub(self.shadows.lag(uid, now).0))
     }
 
-    /// Jobs whose bound on the start has passed, the earliest bound first.
-    fn overdue(self, now: Millis) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
-        self.overdue_since(now).map(|(.., key, job)| (key, job))
-    }
-
-    /// The same with the bound of each as of now, and its user.
-    fn overdue_since(self, now: Millis) -> impl Iterator<Item = (Millis, u32, &'a QueueKey, &'a Job)> {
-        Merge::new(self.waiting.due.iter().map(|(user, jobs)| {
+    /// Jobs of some users whose bound on the start has passed, the earliest bound first, with that bound as of now, and the user.
+    fn overdue_since(
+        self,
+        now: Millis,
+        whose: impl Fn(u32) -> bool,
+    ) -> impl Iterator<Item = (Millis, u32, &'a QueueKey, &'a Job)> {
+        let lines = self.waiting.due.iter().filter(move |(user, _)| whose(**user));
+        Merge::new(lines.map(|(user, jobs)| {
             let lag = self.shadows.lag(*user, now);
             let of = jobs.range(..=(self.clock(*user, now), JobId(u64::MAX)));
             of.map(move |((due, id), (key, job))| {
@@ -228,11 +229,22 @@ impl<'a> Queue<'a> {
     /// each on its user's clock; then the others in order. Of those that are not looked at nothing is read but their keys: in a long
     /// queue each job is a miss of the cache.
     pub fn line(self, now: Millis) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
+        self.line_of(now, |_| true)
+    }
+
+    /// The same of some users alone, where each has a line.
+    pub(crate) fn line_of(
+        self,
+        now: Millis,
+        whose: impl Fn(u32) -> bool + Copy + 'a,
+    ) -> impl Iterator<Item = (&'a QueueKey, &'a Job)> {
         // They stand at the head of each line, behind those that recover.
-        let head = self.jobs().take_while(|(key, _)| key.recovery.0 || key.is_urgent());
+        let head =
+            self.jobs_due_after(whose, |_| None).take_while(|(key, _)| key.recovery.0 || key.is_urgent());
         let urgent: Vec<_> = head.filter(|(key, _)| key.is_urgent()).collect();
-        let others = self.jobs_due_after(move |user| Some(self.clock(user, now)));
-        let others = self.overdue(now).chain(others).filter(|(key, _)| !key.is_urgent());
+        let others = self.jobs_due_after(whose, move |user| Some(self.clock(user, now)));
+        let overdue = self.overdue_since(now, whose).map(|(.., key, job)| (key, job));
+        let others = overdue.chain(others).filter(|(key, _)| !key.is_urgent());
         urgent.into_iter().chain(others)
     }
 
@@ -256,7 +268,9 @@ impl<'a> Queue<'a> {
             return None;
         }
         // Of jobs that change places, two that are next to each other are the first.
-        let overdue = || self.overdue_since(now).take(MOST_IN_TURN).map(|(due, user, ..)| (due, user));
+        // Jobs of users whose clocks stand are passed by the others at any time, and may start at none.
+        let goes = |user: u32| !self.shadows.stands(user);
+        let overdue = || self.overdue_since(now, goes).take(MOST_IN_TURN).map(|(due, user, ..)| (due, user));
         let pairs = overdue().zip(overdue().skip(1));
         let turns = pairs.filter_map(|((sooner, of), (later, by))| {
             self.shadows.overtakes(of, by, now, later.since(sooner))

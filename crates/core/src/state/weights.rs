@@ -75,11 +75,14 @@ impl State {
 
     /// Finds the weights anew, where they count and are old.
     pub(super) fn weigh(&mut self) {
-        if !self.options.policy.line.is_by_length() || self.now.since(self.weights.at) < EVERY {
+        let (before, now) = (self.weights.at, self.now);
+        // With a quota period jobs may start again that waited for it.
+        let same_period = self.options.period_of(before) == self.options.period_of(now);
+        if !self.options.policy.line.is_by_length() || (same_period && now.since(before) < EVERY) {
             return;
         }
         self.charge_all();
-        let (now, usage) = (self.now, &self.usage);
+        let usage = &self.usage;
         self.shadows.forget(now, |uid| usage.contains_key(&uid));
         let lately = |uid: &u32| (*uid, self.accounts.lately(*uid, now, &self.options));
         let had: Vec<(u32, u64)> = self.usage.keys().map(lately).collect();
@@ -96,7 +99,7 @@ impl State {
 
     /// The clocks of users who have spent a quota stand: their jobs wait for the next period, and neither become overdue by that nor
     /// count among those who wait for GPUs.
-    fn stop_clocks(&mut self) {
+    pub(super) fn stop_clocks(&mut self) {
         let (now, options) = (self.now, &self.options);
         let stands = |uid| self.usage.contains_key(&uid) && self.accounts.has_spent(uid, now, options);
         for uid in self.shadows.stand(now, stands) {
