@@ -7,6 +7,10 @@ use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, ContentArrangeme
 const NARROWEST: u16 = 20;
 /// Blanks between columns.
 const GAP: u16 = 2;
+/// The column that is cut where a screen has no room: users choose how long names are.
+const CUT: &str = "NAME";
+/// The shortest that a name is cut to.
+const SHORTEST: u16 = 8;
 
 /// How a column is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,8 +76,12 @@ impl<'a> Table<'a> {
 
     /// Whether lines fit the screen beside a last column of the narrowest, or as wide as it needs to be.
     fn fits(&self) -> bool {
-        let last = self.table.column_max_content_widths().last().copied().unwrap_or(0).min(NARROWEST);
-        self.screen.width.is_none_or(|width| self.others().saturating_add(last) <= width)
+        self.screen.width.is_none_or(|width| self.others().saturating_add(self.least_of_last()) <= width)
+    }
+
+    /// What the last column takes at least.
+    fn least_of_last(&self) -> u16 {
+        self.table.column_max_content_widths().last().copied().unwrap_or(0).min(NARROWEST)
     }
 
     /// Width of all columns but the last, with their gaps.
@@ -105,6 +113,9 @@ impl<'a> Table<'a> {
 
     /// Narrows the last column so that lines fit; the others keep their width.
     fn fit(&mut self, width: u16, last: usize) {
+        if !self.fits() {
+            self.cut_names(width);
+        }
         let widths = self.table.column_max_content_widths();
         let room = width.saturating_sub(self.others());
         if widths.last().is_none_or(|widest| *widest <= room) || room < NARROWEST {
@@ -118,6 +129,32 @@ impl<'a> Table<'a> {
         }
         if let Some(column) = self.table.column_mut(last) {
             column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(room)));
+        }
+    }
+
+    /// Cuts names to what leaves enough for the last column; not where nothing of them would be left.
+    fn cut_names(&mut self, width: u16) {
+        let Some(at) = self.columns.iter().position(|column| column.title() == CUT) else { return };
+        let longest = self.table.column_max_content_widths().get(at).copied().unwrap_or(0);
+        let beside = self.others().saturating_add(self.least_of_last()).saturating_sub(longest);
+        let room = width.saturating_sub(beside);
+        if room < SHORTEST {
+            return;
+        }
+        for row in self.table.row_iter_mut() {
+            let cut = |(i, cell): (usize, &Cell)| {
+                let name = cell.content();
+                if i != at || name.chars().count() <= usize::from(room) {
+                    return cell.clone();
+                }
+                let kept: String = name.chars().take(usize::from(room) - 1).collect();
+                Cell::new(format!("{kept}…"))
+            };
+            let mut shorter = Row::from(row.cell_iter().enumerate().map(cut).collect::<Vec<_>>());
+            if let Some(lines) = self.most_lines {
+                shorter.max_height(lines);
+            }
+            *row = shorter;
         }
     }
 }
@@ -253,6 +290,23 @@ mod tests {
         assert_eq!(of(None), ("ID  USER   RUN  REASON".to_owned(), vec![]));
         assert_eq!(of(Some(30)), ("ID  RUN  REASON".to_owned(), vec!["USER"]));
         assert_eq!(of(Some(20)), ("ID  REASON".to_owned(), vec!["RUN", "USER"]));
+    }
+
+    #[test]
+    fn a_long_name_is_cut_before_lines_are_too_long() {
+        let columns =
+            [Column::Right("ID"), Column::Left("NAME"), Column::State("STATE"), Column::Left("REASON")];
+        let name = "resnet50-imagenet-a100-sweep-lr-0.001-b7";
+        let rows = [["7", name, "OUT_OF_MEMORY", "it was alone on a GPU of 40.0 GiB and does not fit"]
+            .map(String::from)
+            .to_vec()];
+        let of = |width| sparing(&columns, &rows, &[], Some(2), &Screen::of_width(width)).0;
+        insta::assert_snapshot!(of(Some(60)), @r"
+        ID  NAME                 STATE          REASON
+         7  resnet50-imagenet-…  OUT_OF_MEMORY  it was alone on a
+                                                GPU of 40.0 GiB and…
+        ");
+        assert!(of(Some(80)).lines().all(|line| line.chars().count() <= 80) && of(None).contains(name));
     }
 
     #[test]
