@@ -142,14 +142,14 @@ struct View<'a> {
 impl<'a> View<'a> {
     fn new(known: &'a Known, task: &'a ModelTask, platform: &'a Platform) -> Self {
         let source = |front_end, tier, graph: Result<Graph, Error>| {
-            let graph = graph?;
+            // What a file is blamed for is in it: options and sizes are said of what it describes.
+            let mut graph = known.in_file(front_end, graph)?;
             let replay = replay(&graph, task, platform)?;
+            graph.doubts.extend(graph.targets_without_layer(task));
             Ok(Source { front_end, tier, graph, replay })
         };
         let graphs = graphs(known, task).into_iter();
-        let sources = graphs
-            .map(|(name, tier, graph)| (name, known.in_file(name, source(name, tier, graph))))
-            .collect();
+        let sources = graphs.map(|(name, tier, graph)| (name, source(name, tier, graph))).collect();
         Self { known, task, platform, sources }
     }
 
@@ -162,7 +162,7 @@ impl<'a> View<'a> {
             return Ok(source);
         }
         Err(match self.sources.first() {
-            Some((_, Err(error))) => Error::bad(estimator, error.to_string()),
+            Some((_, Err(error))) => error.told_by(estimator),
             _ => undescribed(estimator),
         })
     }
@@ -301,7 +301,7 @@ fn by_front_end(view: &View<'_>, estimator: &'static str, what: &str) -> Result<
     let named = |name: &str| estimator.strip_prefix("allocator/") == Some(name);
     match view.sources.iter().find(|(name, _)| named(name)) {
         Some((_, Ok(source))) => Ok(view.replayed(source)),
-        Some((_, Err(error))) => Err(Error::bad(estimator, error.to_string())),
+        Some((_, Err(error))) => Err(error.told_by(estimator)),
         None => Err(Error::Missing { estimator, what: what.into() }),
     }
 }
@@ -507,6 +507,30 @@ mod tests {
         assert!(error.starts_with("allocator/onnx: "), "{error}");
         let error = asked("allocator/onnx", &Known { onnx: None, ..known }).unwrap_err();
         assert_eq!(error, "allocator/onnx needs --onnx");
+    }
+
+    #[test]
+    fn a_wrong_option_is_no_mistake_of_a_file() {
+        let known = Known {
+            hf_config: Some(r#"{"model_type": "bert", "num_hidden_layers": 2}"#.into()),
+            files: [("hf-config", "/models/config.json".to_owned())].into(),
+            ..Known::default()
+        };
+        let platform = Platform::lookup("H200", (2, 11)).unwrap();
+        let asked = |targets: &[&str]| {
+            let targets = targets.iter().map(|name| (*name).to_owned()).collect();
+            let task = ModelTask {
+                seq_len: Some(128),
+                lora: Some(crate::Lora { rank: 4, targets }),
+                ..ModelTask::default()
+            };
+            run("allocator", &known, &task, &platform).unwrap().remove(0).result
+        };
+        let error = asked(&["nope"]).unwrap_err();
+        assert!(error.is_of_option() && error.to_string().starts_with("--lora-targets: "), "{error}");
+        // Of several that one is there is enough, but it is told.
+        let reasons = asked(&["query", "nope"]).unwrap().reasons.join("\n");
+        assert!(reasons.contains("`nope`") && !reasons.contains("`query`"), "{reasons}");
     }
 
     #[test]

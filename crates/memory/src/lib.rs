@@ -39,7 +39,7 @@ pub use task::{Attention, Lora, Mode, ModelTask, Optimizer, Parallel, Precision}
 pub const MIB: u64 = 1 << 20;
 
 /// Why there is no estimate.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
     /// The input is not what the reader expects. Says where and what was expected.
     #[error("{place}: {what}")]
@@ -77,5 +77,16 @@ impl Error {
     /// Input that is not what a reader expects.
     pub fn bad(place: impl Into<String>, what: impl Into<String>) -> Self {
         Self::Bad { place: place.into(), what: what.into() }
+    }
+
+    /// Whether an option of the command line is wrong, and no file.
+    #[must_use]
+    pub fn is_of_option(&self) -> bool {
+        matches!(self, Self::Bad { place, .. } if place.starts_with("--"))
+    }
+
+    /// As an estimator tells it: with its name, but for what no estimator can answer.
+    pub(crate) fn told_by(&self, estimator: &'static str) -> Self {
+        if self.is_of_option() { self.clone() } else { Self::bad(estimator, self.to_string()) }
     }
 }

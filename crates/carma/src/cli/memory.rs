@@ -3,7 +3,7 @@
 
 use carma_memory::{Attention, Lora, Mode, ModelTask, Optimizer, Parallel, Precision};
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use serde::de::DeserializeOwned;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -66,7 +66,13 @@ pub(crate) struct TaskArgs {
     pub(crate) lora: Option<u32>,
     /// Ends of the names of the linear layers with an adapter, of which the model must have one, or all-linear
     /// [default: PEFT's for the family]
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', requires = "lora")]
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        requires = "lora",
+        value_parser = NonEmptyStringValueParser::new()
+    )]
     pub(crate) lora_targets: Vec<String>,
     /// Tensors in NHWC
     #[arg(long)]

@@ -22,6 +22,11 @@ fn has_weights(node: &Node) -> bool {
     node.op == Op::Linear && !node.params.is_empty()
 }
 
+/// Whether a name ends in a target, as PEFT compares them: in whole parts.
+fn ends_in(node: &Node, end: &str) -> bool {
+    node.name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+}
+
 impl Graph {
     /// The graph with adapters as the task wants them: `None` where it wants none, or where the graph has
     /// them already. Adapted are linear layers whose names end in one of the targets; without targets, in
@@ -29,7 +34,8 @@ impl Graph {
     /// layers but those whose output the model returns.
     ///
     /// # Errors
-    /// Targets that no layer has: PEFT refuses them too.
+    /// Targets of which no linear layer has any. PEFT also adapts convolutions and embeddings, of whose adapters nothing
+    /// is known here.
     pub fn adapted(&self, task: &ModelTask) -> Result<Option<Self>, Error> {
         let Some(lora) = &task.lora else { return Ok(None) };
         if self.params.iter().any(|p| p.name.contains(".lora_")) {
@@ -50,20 +56,28 @@ impl Graph {
         Ok(Some(graph))
     }
 
+    /// What is to be said of targets that no linear layer has, while another target has some.
+    pub(crate) fn targets_without_layer(&self, task: &ModelTask) -> Vec<String> {
+        let targets =
+            task.lora.iter().filter(|lora| lora.targets != [ALL_LINEAR]).flat_map(|lora| &lora.targets);
+        let missing = |end: &&String| !self.nodes.iter().any(|node| has_weights(node) && ends_in(node, end));
+        targets
+            .filter(missing)
+            .map(|end| format!("no linear layer has a name that ends in `{end}` (--lora-targets): its adapters are left out"))
+            .collect()
+    }
+
     fn chosen(&self, lora: &Lora) -> Result<BTreeSet<usize>, Error> {
-        let named = |node: &Node, end: &str| {
-            node.name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
-        };
         let which = |wanted: &dyn Fn(&Node) -> bool| -> BTreeSet<usize> {
             let nodes = self.nodes.iter().enumerate();
             nodes.filter(|(_, node)| has_weights(node) && wanted(node)).map(|(at, _)| at).collect()
         };
         if lora.targets.is_empty() || lora.targets == [ALL_LINEAR] {
-            let usual = which(&|node| lora.targets.is_empty() && USUAL.iter().any(|end| named(node, end)));
+            let usual = which(&|node| lora.targets.is_empty() && USUAL.iter().any(|end| ends_in(node, end)));
             let inner = |node: &Node| !node.outputs.iter().any(|t| self.outputs.contains(t));
             return Ok(if usual.is_empty() { which(&inner) } else { usual });
         }
-        let by_name = which(&|node| lora.targets.iter().any(|end| named(node, end)));
+        let by_name = which(&|node| lora.targets.iter().any(|end| ends_in(node, end)));
         if by_name.is_empty() {
             return Err(self.no_such(&lora.targets));
         }
