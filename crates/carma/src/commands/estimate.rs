@@ -17,7 +17,7 @@ use carma_memory::estimators::{self, Answer, Known};
 use carma_memory::hf::Config;
 use carma_memory::hf::safetensors::Weights;
 use carma_memory::trace::Replay;
-use carma_memory::{Estimate, MiB, ModelTask, Platform, Precision, Tier};
+use carma_memory::{Error, Estimate, MiB, ModelTask, Platform, Precision, Tier};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -50,15 +50,17 @@ pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
         .map_err(|e| Failure::usage(e.to_string()))?;
     let stored = other_type(&known, args.task.precision);
     let one = known.asked.batch.is_none().then(|| "for a batch of 1: --batch-size was not said".to_owned());
-    for estimate in answers.iter_mut().filter_map(|answer| answer.result.as_mut().ok()) {
+    for Answer { estimator, result } in &mut answers {
+        let Ok(estimate) = result else { continue };
         estimate.reasons.extend(stored.clone());
         // These do not go by the batch that was asked for.
-        if !matches!(estimate.tier, Tier::Trace | Tier::Share | Tier::Declared) {
+        let measured = known.faketensor_mib.is_some() && estimator.starts_with("faketensor");
+        if !measured && !matches!(estimate.tier, Tier::Trace | Tier::Share | Tier::Declared) {
             estimate.reasons.extend(one.clone());
         }
     }
     if let [Answer { result: Err(error), .. }] = &answers[..] {
-        return Err(Failure::new(error.to_string()));
+        return Err(no_estimate(error, &known));
     }
     let activity = estimators::activity(&known, &task, &platform).ok();
     if args.json {
@@ -79,6 +81,17 @@ pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
     }
     let interrupted = matches!(traced, Some(Ok(Traced { interrupted: true, .. })));
     Ok(if interrupted { INTERRUPTED } else { 0 })
+}
+
+/// That the only estimator asked has no answer. What is missing or wrong on the command line is the user's to mend.
+fn no_estimate(error: &Error, known: &Known) -> Failure {
+    let text = error.to_string();
+    match error {
+        Error::Missing { .. } if known.faketensor_mib.is_some() => Failure::usage(text)
+            .hint("--faketensor-peak is for `--estimator faketensor`, which goes by that number alone"),
+        _ if error.is_of_option() => Failure::usage(text),
+        _ => Failure::new(text),
+    }
 }
 
 /// What the command says, and a dry run of it: none where its program takes a share of the GPU whatever it runs, nor
@@ -185,7 +198,7 @@ fn read_file(path: &Path, most: u64) -> Result<Vec<u8>, Failure> {
 /// # Errors
 /// An unknown GPU type, settings that PyTorch would refuse.
 pub(crate) fn platform(context: &Context, args: &PlatformArgs) -> Result<Platform, Failure> {
-    let usage = |e: carma_memory::Error| Failure::usage(e.to_string());
+    let usage = |e: Error| Failure::usage(e.to_string());
     let torch = args.torch.unwrap_or((2, 11));
     let unsaid = args.gpu.is_none() || args.context_mib.is_none();
     let mut daemon = if unsaid { context.client().ok() } else { None };
