@@ -487,7 +487,15 @@ fn logs_come_from_the_file() {
     foreign["log"] = json!("");
     let mut waiting = detail(6, "PENDING", None, &dir.path().join("6.log"));
     waiting["job"]["started_ms"] = Value::Null;
+    // One of which carma keeps the log.
+    let mut kept = detail(4, "PENDING", None, &dir.path().join("4.log"));
+    (kept["job"]["started_ms"], kept["log_kept"]) = (Value::Null, json!(true));
+    let no_log = error("no_log", "job 4 has no output yet, or its log was removed");
+    let (begins, end) = (log_path(4, 0), format!("GET /v1/jobs/4/log?from={}&length=1", u64::MAX));
     let daemon = Daemon::start(&[
+        ("GET /v1/jobs/4", 200, kept),
+        (&begins, 404, no_log.clone()),
+        (&end, 404, no_log),
         ("GET /v1/jobs/7", 200, detail(7, "RUNNING", None, &log)),
         (&wait_path(7), 200, detail(7, "COMPLETED", Some(0), &log)),
         ("GET /v1/jobs/5", 200, detail(5, "COMPLETED", Some(0), &dir.path().join("5.log"))),
@@ -506,6 +514,12 @@ fn logs_come_from_the_file() {
     let output = daemon.carma(&["logs", "6"]);
     assert_eq!(code(&output), 1);
     assert!(err(&output).starts_with("carma: job 6 has no output: PENDING, because\n"), "{}", err(&output));
+    for words in [&["logs", "4"][..], &["logs", "4", "--tail", "3"]] {
+        let output = daemon.carma(words);
+        assert_eq!(code(&output), 1);
+        let said = err(&output);
+        assert!(said.starts_with("carma: job 4 has no output: PENDING, because\nhint: "), "{words:?} {said}");
+    }
     let output = daemon.carma(&["logs", "5"]);
     assert_eq!(code(&output), 1);
     assert!(err(&output).contains("is gone"), "{}", err(&output));

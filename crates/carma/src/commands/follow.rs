@@ -104,11 +104,15 @@ impl KeptLog {
     /// Copies what is there now, and not what a busy job adds meanwhile.
     ///
     /// # Errors
-    /// What the daemon refuses, or `out`.
-    pub(crate) fn print(&mut self, out: &mut dyn Write) -> Result<(), Failure> {
+    /// What the daemon refuses, as `refused` tells it, or `out`.
+    pub(crate) fn print(
+        &mut self,
+        out: &mut dyn Write,
+        refused: impl Fn(ClientError) -> Failure,
+    ) -> Result<(), Failure> {
         let mut end = None;
         loop {
-            let piece = self.piece(self.at, LARGE)?;
+            let piece = self.piece(self.at, LARGE).map_err(&refused)?;
             let end = *end.get_or_insert(piece.end);
             let left = usize::try_from(end.saturating_sub(piece.at)).unwrap_or(usize::MAX);
             let bytes = piece.bytes.get(..left).unwrap_or(&piece.bytes);

@@ -61,19 +61,13 @@ fn kept(
             Ok(()) => {}
             // It comes when the job starts.
             Err(ClientError::Refused { code, .. }) if follow && code == "no_log" => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(refused(detail, error)),
         }
     }
     if follow {
         return Ok(Some(log));
     }
-    log.print(&mut io::stdout().lock()).map_err(|failure| match failure.message.as_deref() {
-        Some(text) if text.contains("has no output yet") => match detail.job.started_ms {
-            None => no_output(detail),
-            Some(_) => waits_for(detail, failure),
-        },
-        _ => failure,
-    })?;
+    log.print(&mut io::stdout().lock(), |error| refused(detail, error))?;
     Ok(None)
 }
 
@@ -130,6 +124,16 @@ fn unreadable(detail: &JobDetail, error: &io::Error) -> Failure {
             ..Failure::new(format!("you may not read the log of job {}: {}", job.id, detail.log))
         },
         _ => Failure::new(format!("the log of job {} cannot be read: {}: {error}", job.id, detail.log)),
+    }
+}
+
+/// What the daemon refused, with what is known of the job where it has no log.
+fn refused(detail: &JobDetail, error: ClientError) -> Failure {
+    let no_log = matches!(&error, ClientError::Refused { code, .. } if code == "no_log");
+    match detail.job.started_ms {
+        None if no_log => no_output(detail),
+        Some(_) if no_log => waits_for(detail, error.into()),
+        _ => error.into(),
     }
 }
 
