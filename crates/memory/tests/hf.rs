@@ -431,6 +431,14 @@ fn files_and_their_index() {
     let elsewhere = json!({"weight_map": {"a": "../../etc/passwd"}});
     std::fs::write(folder.path().join("model.safetensors.index.json"), elsewhere.to_string()).unwrap();
     assert!(Weights::open(folder.path()).unwrap_err().to_string().contains("no name of a file beside it"));
+
+    for other in ["[1]", "{}"] {
+        let file = folder.path().join("model.safetensors.index.json");
+        std::fs::write(&file, other).unwrap();
+        let error = Weights::open(&file).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}, safetensors index: ", file.display())), "{error}");
+        assert!(error.contains("expected an object with `weight_map`"), "{error}");
+    }
 }
 
 /// Every family builds, in every way of running it, and the rules can play it.

@@ -84,7 +84,7 @@ impl Weights {
             return Self::open(if several.is_file() { &several } else { &one });
         }
         if path.extension().is_some_and(|e| e == "json") {
-            return open_index(path);
+            return open_index(path, &carma_files::read(path, MOST_HEADER)?);
         }
         open_one(path)
     }
@@ -295,7 +295,16 @@ fn read_index(bytes: &[u8]) -> Result<IndexFile, Error> {
             format!("{} bytes; the limit is {MOST_HEADER}", bytes.len()),
         ));
     }
-    serde_json::from_slice(bytes).map_err(|e| Error::bad("safetensors index", printable(&e.to_string())))
+    let is_other = |why: &str| {
+        let what =
+            format!("{why}; expected an object with `weight_map`, as model.safetensors.index.json has");
+        Error::bad("safetensors index", what)
+    };
+    // What is read by fields could be a list of them, too.
+    if bytes.iter().find(|b| !b.is_ascii_whitespace()) != Some(&b'{') {
+        return Err(is_other("it is no JSON object"));
+    }
+    serde_json::from_slice(bytes).map_err(|e| is_other(&printable(&e.to_string())))
 }
 
 /// An index alone: names and the total.
@@ -315,31 +324,30 @@ fn index(bytes: &[u8]) -> Result<Weights, Error> {
     })
 }
 
-fn open_index(path: &Path) -> Result<Weights, Error> {
-    let bytes = carma_files::read(path, MOST_HEADER)?;
-    let IndexFile { weight_map: Map(entries), .. } = read_index(&bytes)?;
+/// An index that was read from `path`, and the headers of its files.
+fn open_index(path: &Path, bytes: &[u8]) -> Result<Weights, Error> {
+    let place = || format!("{}, safetensors index", path.display());
+    let named = |error| match error {
+        Error::Bad { what, .. } => Error::bad(place(), what),
+        other => other,
+    };
+    let IndexFile { weight_map: Map(entries), .. } = read_index(bytes).map_err(named)?;
     let files: BTreeSet<&str> = entries.iter().map(|(_, file)| file.as_str()).collect();
     if files.len() > MOST_FILES {
-        return Err(Error::bad(
-            "safetensors index",
-            format!("{} files; the limit is {MOST_FILES}", files.len()),
-        ));
+        return Err(Error::bad(place(), format!("{} files; the limit is {MOST_FILES}", files.len())));
     }
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut all = Weights::default();
     for name in files {
         // A name, not a way to somewhere else.
         if name.is_empty() || name.contains(['/', '\\', '\0']) || name.starts_with('.') {
-            return Err(Error::bad(
-                "safetensors index",
-                format!("`{}` is no name of a file beside it", short(name)),
-            ));
+            return Err(Error::bad(place(), format!("`{}` is no name of a file beside it", short(name))));
         }
         let one = open_one(&folder.join(name))?;
         all.bytes = all.bytes.saturating_add(one.bytes);
         all.tensors.extend(one.tensors);
         if all.tensors.len() > MOST_TENSORS {
-            return Err(Error::bad("safetensors index", "more than 2,000,000 tensors"));
+            return Err(Error::bad(place(), "more than 2,000,000 tensors"));
         }
     }
     Ok(all)
