@@ -22,7 +22,9 @@ const LONGEST_NAME: usize = 47;
 const OWN_NAMES: &[&str] = &["lock", "reserve", "run", "logs", "recorder", "repair.tmp"];
 
 /// Permissions by which somebody else has a directory too: all may write to it, or it is sticky, as `/tmp`.
-const OF_ALL: u32 = 0o1002;
+const OF_ALL: u32 = STICKY | 0o002;
+/// A directory where many users keep something.
+const STICKY: u32 = 0o1000;
 
 /// How often, and after what time, something that a killed daemon may have left is looked at again.
 pub(crate) const RETRIES: u32 = 10;
@@ -137,13 +139,6 @@ fn make_own(path: &Path) -> Result<(), ServeError> {
 fn refuse_foreign(state_dir: &Path) -> Result<(), ServeError> {
     let refused = |why: String| Err(path_error("cannot keep the state in", state_dir)(io::Error::other(why)));
     let mode = fs::metadata(state_dir).map_err(path_error("cannot look at", state_dir))?.mode();
-    if mode & OF_ALL != 0 {
-        return refused(format!(
-            "all users may write to it (mode {:04o}), and carma would close it to them; name a directory of carma's \
-             own with --state, or run `chmod 700` on this one if nobody else needs it",
-            mode & 0o7777
-        ));
-    }
     let (mut journal, mut foreign) = (false, None);
     for entry in fs::read_dir(state_dir).map_err(path_error("cannot list", state_dir))? {
         let name = entry.map_err(path_error("cannot list", state_dir))?.file_name();
@@ -152,6 +147,15 @@ fn refuse_foreign(state_dir: &Path) -> Result<(), ServeError> {
         if !is_own(&name) && name != "lost+found" {
             foreign.get_or_insert(name);
         }
+    }
+    if mode & OF_ALL != 0 {
+        let shared = mode & STICKY != 0 || foreign.is_some();
+        let close = if shared { "" } else { ", or run `chmod 700` on this one if nobody else needs it" };
+        return refused(format!(
+            "all users may write to it (mode {:04o}), and carma would close it to them; name a directory of carma's \
+             own with --state{close}",
+            mode & 0o7777
+        ));
     }
     match foreign {
         Some(name) if !journal => refused(format!(
@@ -423,6 +427,7 @@ mod tests {
             set(&state, open);
             let error = Layout::prepare(&state, as_root).map(|_| ()).unwrap_err().to_string();
             assert!(error.contains(wanted) && error.contains("--state"), "{error}");
+            assert!(!error.contains("chmod"), "files of others are in it: {error}");
             assert_eq!((mode(&state), mode(&program)), (open, 0o755));
             assert_eq!(fs::read_dir(&state).unwrap().count(), 1, "nothing was made");
         }
@@ -438,6 +443,12 @@ mod tests {
         fs::remove_file(state.join("carma.db")).unwrap();
         fs::create_dir(state.join("lost+found")).unwrap();
         Layout::prepare(&state, as_root).unwrap().leave();
+        // Closing it is advised only where it is nobody else's.
+        for (open, advised) in [(0o757, true), (0o1777, false)] {
+            set(&state, open);
+            let error = Layout::prepare(&state, as_root).map(|_| ()).unwrap_err().to_string();
+            assert_eq!(error.contains("chmod 700"), advised, "{error}");
+        }
     }
 
     #[test]
