@@ -123,7 +123,7 @@ const SPARED: [&str; 9] =
 
 fn render(reply: &UsageReply, screen: &Screen) -> String {
     use Column::{Left, Right};
-    let (mut text, mut below) = (String::new(), Vec::new());
+    let (mut text, mut below, mut hidden) = (String::new(), Vec::new(), Vec::new());
     let alone = reply.users.iter().any(|user| user.energy_alone_j.is_some());
     let taken: f64 = reply.users.iter().filter_map(|user| user.energy_j).sum();
     let unit = Unit::of(taken.max(counted(&reply.gpus)));
@@ -148,6 +148,7 @@ fn render(reply: &UsageReply, screen: &Screen) -> String {
         let (table, spared) = sparing(&columns, &rows, &SPARED, None, screen);
         text.push_str(&table);
         below.extend(spared_line(&spared));
+        hidden = spared;
     }
     if let Some(others) = &reply.others {
         below.push(format!(
@@ -162,7 +163,7 @@ fn render(reply: &UsageReply, screen: &Screen) -> String {
         ));
     }
     if !reply.users.is_empty() {
-        below.extend(explained(reply, alone, unit, screen));
+        below.extend(explained(reply, alone, &hidden, unit, screen));
     }
     for line in below.iter().flat_map(|line| wrap(line.trim_end(), screen, 0)) {
         text.push_str(&line);
@@ -171,13 +172,15 @@ fn render(reply: &UsageReply, screen: &Screen) -> String {
     text
 }
 
-/// What is to be known of the table.
-fn explained(reply: &UsageReply, alone: bool, unit: Unit, screen: &Screen) -> Vec<String> {
-    let mut lines = vec![format!(
-        "GPU-hours: a shared GPU's are charged in equal parts. LATELY halves every {}.",
-        span(Millis(reply.half_life_s.saturating_mul(1000)))
-    )];
-    if alone {
+/// What is to be known of the columns that are shown.
+fn explained(reply: &UsageReply, alone: bool, hidden: &[&str], unit: Unit, screen: &Screen) -> Vec<String> {
+    let mut first = "GPU-hours: a shared GPU's are charged in equal parts.".to_owned();
+    if !hidden.contains(&"LATELY") {
+        let half_life = span(Millis(reply.half_life_s.saturating_mul(1000)));
+        first.push_str(&format!(" LATELY halves every {half_life}."));
+    }
+    let mut lines = vec![first];
+    if alone && !hidden.contains(&"OF ALONE") {
         lines.push(
             "OF ALONE: energy over what the same progress alone would have taken, of attempts that are over and whose power alone is known."
                 .to_owned(),
@@ -259,6 +262,13 @@ mod tests {
         assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
         assert!(narrow.contains("CHARGED") && narrow.contains("16.67 h, 0 J"), "{narrow}");
         assert!(narrow.contains("Not shown, as this screen is narrow: "), "{narrow}");
+        // What is not shown is not explained.
+        for width in [None, Some(80), Some(60)] {
+            let text = render(&reply, &Screen::of_width(width));
+            let titles = text.lines().next().unwrap();
+            assert_eq!(titles.contains("LATELY"), text.contains("LATELY halves"), "{text}");
+            assert_eq!(titles.contains("OF ALONE"), text.contains("OF ALONE: "), "{text}");
+        }
         let others = OthersView { users: 2, running: 1, held_gpu_s: 3600.0, ..OthersView::default() };
         let reply = UsageReply { users: vec![], others: Some(others), gpus: vec![], ..reply };
         insta::assert_snapshot!(render(&reply, &Screen::of_width(None)), @r"
