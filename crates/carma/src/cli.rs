@@ -13,7 +13,8 @@ use carma_api::wire::CheckpointSignal;
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
 use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
@@ -72,6 +73,27 @@ fn takes_minus(command: clap::Command) -> clap::Command {
     command
         .mut_args(|arg| if is_number(&arg) { arg.allow_hyphen_values(true) } else { arg })
         .mut_subcommands(takes_minus)
+}
+
+/// What the command line says.
+///
+/// # Errors
+/// A mistake in it, or a help that was asked for.
+pub(crate) fn matches() -> Result<ArgMatches, clap::Error> {
+    command().try_get_matches().map_err(without_value)
+}
+
+/// Where an option took the next one for its value, it has none.
+fn without_value(error: clap::Error) -> clap::Error {
+    let value = error.get(ContextKind::InvalidValue);
+    let option = matches!(value, Some(ContextValue::String(value)) if value.starts_with("--"));
+    let arg =
+        error.get(ContextKind::InvalidArg).filter(|_| option && error.kind() == ErrorKind::ValueValidation);
+    let Some(arg) = arg else { return error };
+    let mut told = clap::Error::new(ErrorKind::InvalidValue).with_cmd(&command());
+    told.insert(ContextKind::InvalidArg, arg.clone());
+    told.insert(ContextKind::InvalidValue, ContextValue::String(String::new()));
+    told
 }
 
 /// Runs GPU jobs, several on one GPU where that is safe and pays, and explains every decision.
@@ -900,9 +922,10 @@ mod tests {
             (&["submit", "--gpus", "-1", "--", "true"], "-1 is not in 1.."),
             (&["submit", "--max-retries", "-1", "--", "true"], "-1 is not in 0.."),
             (&["history", "-n", "-5"], "-5 is not in 1.."),
+            (&["submit", "--time", "--name", "x", "true"], "a value is required for '--time <TIME>'"),
             (&["submit", "--gpu-memory", "0", "--", "true"], "'0' is not a sensible size"),
         ] {
-            let error = command().try_get_matches_from([&["carma"], words].concat());
+            let error = command().try_get_matches_from([&["carma"], words].concat()).map_err(without_value);
             let error = error.expect_err(&words.join(" "));
             let said = error.to_string();
             assert!(said.contains(part) && !said.contains("tip:"), "{words:?}: {said}");

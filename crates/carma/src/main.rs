@@ -18,8 +18,7 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|word| word == carma_daemon::suspend::ARGUMENT) {
         return carma_daemon::suspend::main();
     }
-    let matches = cli::command().get_matches();
-    let cli = match cli::Cli::from_arg_matches(&matches) {
+    let cli = match cli::matches().and_then(|matches| cli::Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => error.exit(),
     };
