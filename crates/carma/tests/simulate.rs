@@ -239,6 +239,7 @@ fn mistakes_are_named_and_nothing_is_printed() {
         refused(&words, 2)
     };
     assert!(with(&["--policy", "exlusive"]).contains("there is no policy `exlusive`"));
+    assert!(with(&["--policy", "carma,"]).contains("a policy's name is empty"));
     assert!(with(&["--policy", "orion"]).contains("can't be simulated at the level of tasks"));
     assert!(with(&["--policy", "aegis", "--sweep", "gate=1"]).contains("`gate` is none of gate.smact"));
     assert!(with(&["--policy", "or-rr", "--sweep", "gate.smact=0.5,0.6"]).contains("has no such gate"));

@@ -96,6 +96,9 @@ enum Decider {
 }
 
 fn decider(name: &str) -> Result<Decider, Failure> {
+    if name.is_empty() {
+        return Err(Failure::usage("--policy: a policy's name is empty (a comma too many?)"));
+    }
     if let Some(policy) = presets::by_name(name) {
         return Ok(Decider::Core(policy));
     }
@@ -325,7 +328,11 @@ const FIGURES: [Figure; 16] = [
     ("SMACT", |row| number(row.figures.smact, 3), false),
     (
         "MEMORY",
-        |row| row.figures.memory_mib.map_or_else(|| "-".into(), |m| format!("{:.1} GiB", m / 1024.0)),
+        // Nothing at all is taken where the trace says of no job what it takes.
+        |row| {
+            let known = row.figures.memory_mib.filter(|mib| *mib > 0.0);
+            known.map_or_else(|| "-".into(), |mib| format!("{:.1} GiB", mib / 1024.0))
+        },
         false,
     ),
     ("JOBS/GPU", |row| number(row.figures.jobs_per_gpu, 2), false),
