@@ -156,4 +156,11 @@ fn a_page_goes_where_is_said_else_to_a_file_of_the_usual_name() {
         assert!(fs::read_to_string(dir.path().join(file)).unwrap().starts_with("<!doctype html>"));
         fs::remove_file(dir.path().join(file)).unwrap();
     }
+    for options in [["--html", "-"], ["-o", "-"]] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_carma"));
+        let out = command.args(["report", "in.json"]).args(options).current_dir(dir.path()).output().unwrap();
+        assert_eq!(out.status.code(), Some(2));
+        assert!(String::from_utf8(out.stderr).unwrap().contains("`-` is no name of a file"));
+        assert!(!dir.path().join("-").exists());
+    }
 }

@@ -39,6 +39,13 @@ pub(crate) fn run(context: &Context, args: &ReportArgs) -> Outcome {
     if args.output.is_some() && (named(&args.html) || named(&args.parquet)) {
         return Err(Failure::usage("two files are named for what is written once: leave out --output"));
     }
+    let given =
+        [args.output.as_ref(), args.html.iter().flatten().next(), args.parquet.iter().flatten().next()];
+    if given.into_iter().flatten().any(|file| file.as_os_str() == "-") {
+        return Err(Failure::usage("`-` is no name of a file").hint(
+            "text, --csv and --json go to the standard output without -o; pages and Parquet need a file",
+        ));
+    }
     match &args.file {
         Some(file) => of_simulation(file, args),
         None => of_daemon(context, args),
