@@ -124,7 +124,7 @@ fn section(out: &mut String, family: &str, rows: &[&Row]) {
     }
     out.push_str("</svg>");
     if !theirs.is_empty() {
-        out.push_str("<p class=\"remark\">Dashed: the most that the papers found on an A100 (40 GB).</p>");
+        out.push_str("<p class=\"remark\">Straight dashed lines: the most that the papers found on an A100 (40 GB).</p>");
     }
     out.push_str("<div class=\"wide\"><table><thead><tr><th class=\"text\">shared by</th>");
     for title in ["k", "samples/s", "gain", "epoch s", "W", "kJ an epoch", "SMACT %", "MiB"] {
