@@ -1,6 +1,6 @@
 //! The page of a bench of policies: figures, tasks on the GPUs over time, SM activity over time. One file that opens offline.
 
-use super::render::{cells, columns};
+use super::render::{cells, columns, of_several};
 use carma_measure::trace::{Attempt, Play, Summary};
 use carma_sim::report::html::{Esc, Kinds, room_on_bar, time_axis, top};
 use std::collections::BTreeMap;
@@ -87,7 +87,10 @@ fn figures(out: &mut String, summary: &Summary) {
         }
         out.push_str("</tr></thead><tbody>");
         for policy in &summary.policies {
-            let _ = write!(out, "<tr><th>{}</th>", Esc(&policy.policy));
+            // Where a page is narrow, long names of policies break at their parts.
+            let parts = policy.policy.split_inclusive([':', '+']).map(|part| Esc(part).to_string());
+            let name = parts.collect::<Vec<_>>().join("<wbr>");
+            let _ = write!(out, "<tr><th>{name}</th>");
             for cell in cells(summary, policy).get(at).into_iter().flatten() {
                 let _ = write!(out, "<td>{}", Esc(&cell.mean));
                 if let Some(range) = &cell.range {
@@ -104,11 +107,8 @@ fn figures(out: &mut String, summary: &Summary) {
         .flatten()
         .map(|title| format!("{}: {}", title.name.replace(", ", " "), title.meaning))
         .collect();
-    let _ = writeln!(
-        out,
-        "<p class=\"remark\">Means over the plays, and below them the least and the greatest. {}.</p></section>",
-        meanings.join("; ")
-    );
+    let _ =
+        writeln!(out, "<p class=\"remark\">{}{}.</p></section>", of_several(summary), meanings.join("; "));
 }
 
 /// Kinds by their time on GPUs in all plays.

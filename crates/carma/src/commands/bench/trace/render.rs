@@ -5,7 +5,7 @@ use carma_measure::trace::{BASE, Figures, Job, Kind, Play, Policy, Summary, run_
 use std::fmt::Write as _;
 use std::path::Path;
 
-const LEGEND: &str = "Means over the plays, and below them the least and the greatest. OVER is over exclusive; the page says what all mean.";
+const LEGEND: &str = "OVER is over exclusive; the page says what all mean.";
 
 /// Lines of what went wrong that are shown.
 const SHOWN: usize = 8;
@@ -26,7 +26,7 @@ pub(super) fn render(summary: &Summary, left: &[String], output: &Path, screen: 
     if !summary.policies.is_empty() {
         let _ = write!(text, "\n{}", table(summary, screen));
         text.push('\n');
-        for line in wrap(LEGEND, screen, 0) {
+        for line in wrap(&format!("{}{LEGEND}", of_several(summary)), screen, 0) {
             let _ = writeln!(text, "{line}");
         }
         if !summary.policies.iter().any(|policy| policy.policy == BASE) {
@@ -183,6 +183,16 @@ pub(super) fn cells(summary: &Summary, policy: &Policy) -> [Vec<Cell>; 2] {
         ]);
     }
     [times, resources]
+}
+
+/// What is to be said where plays differ; empty where no figure has a range.
+pub(super) fn of_several(summary: &Summary) -> &'static str {
+    let ranges = |policy| cells(summary, policy).iter().flatten().any(|cell| cell.range.is_some());
+    if summary.policies.iter().any(ranges) {
+        "Means over the plays, and below them the least and the greatest. "
+    } else {
+        ""
+    }
 }
 
 /// Means, and below them the least and the greatest; on a narrow screen in tables one above the other.
