@@ -65,8 +65,12 @@ fn render(summary: &Summary, notes: &[String], screen: &Screen) -> String {
         block.line("gaps", format!("mean {mean:.1} s, median {median:.1} s, 95 % up to {p95:.1} s"));
     }
     let known = summary.all.jobs - summary.without_duration;
-    // Of minutes a tenth of an hour says nothing.
-    let decimals = if summary.all.gpu_hours < 1.0 { 3 } else { 1 };
+    // Of minutes a tenth of an hour says nothing, in whichever row they stand.
+    let groups =
+        summary.by_class.iter().map(|(_, group)| group).chain(summary.by_gpus.iter().map(|(_, group)| group));
+    let least =
+        groups.map(|group| group.gpu_hours).filter(|hours| *hours > 0.0).fold(f64::INFINITY, f64::min);
+    let decimals = if least < 0.1 { 3 } else { 1 };
     let hours = |group: &Group| format!("{:.decimals$}", group.gpu_hours);
     block.line(
         "load",
@@ -164,6 +168,14 @@ mod tests {
         );
         assert_eq!(json["by_class"][1], json!({ "class": "heavy", "jobs": 2, "gpu_hours": 12.0 }));
         assert_eq!(json["by_gpus"][2], json!({ "gpus": 4, "jobs": 1, "gpu_hours": 8.0 }));
+    }
+
+    #[test]
+    fn a_class_of_minutes_beside_one_of_hours() {
+        let minutes = TASKS.replace("light,1,600", "light,1,60");
+        let (summary, notes) = described(Some(&minutes));
+        let text = render(&summary, &notes, &Screen::of_width(None));
+        assert!(text.contains("     0.017\n") && text.contains("    12.000\n"), "{text}");
     }
 
     #[test]
