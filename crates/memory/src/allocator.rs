@@ -49,11 +49,17 @@ pub fn estimate(footprint: &Footprint, task: &ModelTask, platform: &Platform) ->
     if let Some(backend) = &platform.alloc.foreign_backend {
         reasons.push(format!("the allocator is {backend}, for which this model does not hold"));
     }
-    if !platform.alloc.unknown.is_empty() {
+    let unknown = &platform.alloc.unknown;
+    if !unknown.is_empty() {
+        let verbs = if unknown.len() == 1 {
+            "is not known to this carma and changes"
+        } else {
+            "are not known to this carma and change"
+        };
         reasons.push(format!(
-            "`{}` among the allocator's settings is not known and changes nothing here; PyTorch refuses names that it \
-             does not know",
-            platform.alloc.unknown.join("`, `")
+            "`{}` among the allocator's settings {verbs} nothing here; a newer PyTorch may have more names, and refuses \
+             others",
+            unknown.join("`, `")
         ));
     }
     reasons.extend(footprint.notes.iter().cloned());
