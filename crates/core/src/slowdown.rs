@@ -218,7 +218,7 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
     let queue = state.queue();
     let line = queue.line_of(state.now(), may_start).map(|(_, job)| job).take(PASSED);
     let line = line.filter(|job| state.is_free_to_start(job));
-    let most_kinds = queue.kinds_of(may_start).min(LOOKED_AT);
+    let most_kinds = queue.kinds_of(may_start, LOOKED_AT);
     let by_progress = state.options().policy.progress.is_some();
     let smallest = state.gpus().iter().map(|gpu| gpu.info.memory).min().unwrap_or_default();
     let joined = state.gpus().iter().filter(|gpu| may_be_joined(gpu));

@@ -21,7 +21,7 @@ const LONGEST_NAME: usize = 47;
 /// What carma keeps in the state directory beside the journal's files.
 const OWN_NAMES: &[&str] = &["lock", "reserve", "run", "logs", "recorder", "repair.tmp"];
 
-/// Permissions by which somebody else has a directory too: all may write to it, or it is sticky, as `/tmp`.
+/// Permissions of a shared directory: all users may write to it, or it is sticky, as `/tmp`.
 const OF_ALL: u32 = STICKY | 0o002;
 /// A directory where many users keep something.
 const STICKY: u32 = 0o1000;
@@ -143,7 +143,7 @@ fn refuse_foreign(state_dir: &Path) -> Result<(), ServeError> {
     for entry in fs::read_dir(state_dir).map_err(path_error("cannot list", state_dir))? {
         let name = entry.map_err(path_error("cannot list", state_dir))?.file_name();
         journal |= name == "carma.db" || name == "carma.db.head";
-        // What a file system has at its root is nobody's.
+        // The root of a file system has a `lost+found`, which no user made.
         if !is_own(&name) && name != "lost+found" {
             foreign.get_or_insert(name);
         }
@@ -431,7 +431,7 @@ mod tests {
             assert_eq!((mode(&state), mode(&program)), (open, 0o755));
             assert_eq!(fs::read_dir(&state).unwrap().count(), 1, "nothing was made");
         }
-        // A directory of carma's is closed, but for what somebody put there.
+        // A directory with a journal is closed, but for other files in it.
         set(&state, 0o755);
         fs::write(state.join("carma.db"), "").unwrap();
         set(&state.join("carma.db"), 0o644);
@@ -443,7 +443,7 @@ mod tests {
         fs::remove_file(state.join("carma.db")).unwrap();
         fs::create_dir(state.join("lost+found")).unwrap();
         Layout::prepare(&state, as_root).unwrap().leave();
-        // Closing it is advised only where it is nobody else's.
+        // `chmod` is advised only for a directory that is empty and not sticky.
         for (open, advised) in [(0o757, true), (0o1777, false)] {
             set(&state, open);
             let error = Layout::prepare(&state, as_root).map(|_| ()).unwrap_err().to_string();

@@ -228,7 +228,7 @@ impl Refusal {
         }
     }
 
-    /// Whether it is the GPU itself that does not do, whoever is on it.
+    /// Whether the GPU cannot be used by the job whatever its tenants do: gone, unhealthy, drained, too small or a MIG instance.
     #[must_use]
     pub const fn is_of_the_gpu(&self) -> bool {
         matches!(

@@ -194,7 +194,7 @@ impl Shadows {
         self.of.get(&uid).is_some_and(|line| line.stands.is_some())
     }
 
-    /// Nobody's jobs are in these lines any more, or users have other shares or quotas: all leave, and no clock stands.
+    /// The policy has no such lines any more, or shares or quotas have changed: all users leave, and all clocks go.
     pub(super) fn stop(&mut self, now: Millis) {
         self.stand(now, |_| false);
         let users: Vec<u32> = self.of.keys().copied().collect();

@@ -173,9 +173,9 @@ impl<'a> Queue<'a> {
         self.waiting.blind.iter().map(|(uid, count)| (*uid, *count))
     }
 
-    /// Number of kinds of jobs of some users.
-    pub(crate) fn kinds_of(self, whose: impl Fn(u32) -> bool) -> usize {
-        self.waiting.kinds.keys().filter(|kind| whose(kind.uid)).count()
+    /// Number of kinds of jobs of some users, counted up to `most`.
+    pub(crate) fn kinds_of(self, whose: impl Fn(u32) -> bool, most: usize) -> usize {
+        self.waiting.kinds.keys().filter(|kind| whose(kind.uid)).take(most).count()
     }
 
     /// Keys in order.
