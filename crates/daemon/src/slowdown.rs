@@ -24,7 +24,7 @@ use carma_interference::assumed::typical;
 use carma_interference::group::GpuType;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook::{Answered, Models, PROFILE, SETTLING, Together, WARM_UP};
+use carma_interference::outlook::{Answered, Models, News, PROFILE, SETTLING, Together, WARM_UP};
 use carma_interference::profile::{self, Metrics, Pauses, Profile, Profiles, Rate, RateSource, Stat};
 use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::{Done, Measured};
@@ -119,8 +119,8 @@ pub struct Slowdowns {
     forgotten: Vec<(u64, String)>,
     model_changed: bool,
     model_stored: Millis,
-    /// Something was learned since the last answers.
-    news: bool,
+    /// What was learned since the last answers.
+    news: News,
     answered: Answered,
     /// Sharing scores by command and product name of the GPU, and of how many profiles each was made.
     scores: BTreeMap<(u64, String), (u8, usize)>,
@@ -191,7 +191,7 @@ impl Slowdowns {
             forgotten: Vec::new(),
             model_changed: false,
             model_stored: Millis::ZERO,
-            news: true,
+            news: News { model: true, ..News::default() },
             answered: Answered::default(),
             scores: BTreeMap::new(),
             untold: true,
@@ -222,7 +222,7 @@ impl Slowdowns {
         self.changed.clear();
         self.forgotten.clear();
         self.model_changed = false;
-        self.news = true;
+        self.news.model = true;
         self.scores.clear();
         self.untold = true;
     }
@@ -332,10 +332,12 @@ impl Slowdowns {
                 self.profiles.remove(&oldest);
                 self.scores.remove(&oldest);
                 self.changed.remove(&oldest);
+                self.news.commands.insert(oldest.0);
                 self.forgotten.push(oldest);
             }
         }
-        (self.news, self.untold, self.powers) = (true, true, true);
+        self.news.commands.insert(key.0);
+        (self.untold, self.powers) = (true, true);
         self.scores.remove(&key);
         self.assumed.forget(&key);
         if profile.rate.is_some() {
@@ -449,7 +451,8 @@ impl Slowdowns {
         if !observed.is_empty() {
             self.learn(state, &observed);
         }
-        self.news |= self.assumed.look(now, state, (looks, &counting), &self.model, &self.profiles);
+        let assumed = self.assumed.look(now, state, (looks, &counting), &self.model, &self.profiles);
+        self.news.commands.extend(assumed);
         inputs
     }
 
@@ -682,7 +685,10 @@ impl Slowdowns {
             let there = Together::of(state, gpu, &jobs);
             let off = outlook::is_off(&self.model, there, &progress, &alone) == Some(true);
             match outlook::observe(&mut self.model, there, progress, &alone) {
-                Some(Ok(())) => (self.model_changed, self.news) = (true, self.news || off),
+                Some(Ok(())) => {
+                    self.model_changed = true;
+                    self.news.model |= off;
+                }
                 Some(Err(e)) => tracing::debug!("nothing is learned on GPU {}: {e}", gpu.info.index),
                 None => {}
             }
@@ -861,8 +867,8 @@ impl Slowdowns {
     pub fn answers(&mut self, state: &State) -> Vec<Input> {
         let news = std::mem::take(&mut self.news);
         let mut inputs = Vec::new();
-        if news {
-            self.answered.clear();
+        if !news.is_empty() {
+            self.answered.forget(&news);
             if state.outlooks().next().is_some() {
                 inputs.push(Input::Learned);
             }
@@ -872,8 +878,8 @@ impl Slowdowns {
         let answer = |asked| outlook::answer(models, state, &asked, &alone, &mut self.answered);
         let mut outlooks: Vec<Outlook> =
             carma_core::slowdown::questions(state).into_iter().filter_map(answer).collect();
-        if news {
-            outlooks.extend(outlook::again(models, state, &alone, &mut self.answered));
+        if !news.is_empty() {
+            outlooks.extend(outlook::again(models, state, &alone, &mut self.answered, &news));
         }
         if !outlooks.is_empty() {
             inputs.push(Input::Predicted(outlooks));

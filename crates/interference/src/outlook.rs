@@ -15,8 +15,8 @@ use carma_core::slowdown::{Class, Outlook, Pace, Question};
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
 
-use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A job that begins alone loads, compiles and warms up: its first seconds on the GPU are not its profile.
 pub const WARM_UP: Millis = Millis::secs(5);
@@ -106,12 +106,47 @@ pub struct Models<'a> {
     pub kace: Option<&'a Trained>,
 }
 
+/// What is otherwise since answers were made.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct News {
+    /// The model has learned: no answer holds.
+    pub model: bool,
+    /// Commands of which more is known now, or something else is assumed: no answer with one of them holds.
+    pub commands: BTreeSet<u64>,
+}
+
+impl News {
+    /// Whether nothing is otherwise.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        !self.model && self.commands.is_empty()
+    }
+
+    /// And these.
+    pub fn add(&mut self, news: Self) {
+        self.model |= news.model;
+        self.commands.extend(news.commands);
+    }
+
+    fn is_of(&self, class: &Class) -> bool {
+        self.model || self.commands.contains(&class.command)
+    }
+
+    fn concerns(&self, told: &Outlook) -> bool {
+        self.is_of(&told.newcomer) || told.there.classes.iter().any(|class| self.is_of(class))
+    }
+}
+
 /// What was answered, to be forgotten when a model or a profile changes: jobs of few commands on GPUs of few types
 /// make few groups, however many jobs wait.
 #[derive(Debug, Default)]
 pub struct Answered {
     /// By product name of the GPU; by way of sharing, whether KACE is asked, and number and limit of each member.
     groups: BTreeMap<String, BTreeMap<Kind, Foretold>>,
+    /// How often there was news.
+    times: u64,
+    /// When there was news of a command last, by that count.
+    changed: BTreeMap<u64, u64>,
 }
 
 /// Groups that are kept. Users choose commands, and neighbours change: beyond these all are forgotten.
@@ -129,6 +164,8 @@ struct Asked {
 /// What is predicted of a group.
 #[derive(Debug)]
 struct Foretold {
+    /// How often there had been news.
+    times: u64,
     /// Expected progress of each member, and its lower bound; `None`: more than the model takes together.
     tasks: Option<Vec<Pace>>,
     /// Sum of the expected progress.
@@ -138,9 +175,14 @@ struct Foretold {
 }
 
 impl Answered {
-    /// Nothing of it holds any more.
-    pub fn clear(&mut self) {
-        self.groups.clear();
+    /// Forgets what does not hold any more.
+    pub fn forget(&mut self, news: &News) {
+        if news.model {
+            *self = Self::default();
+            return;
+        }
+        self.times += 1;
+        self.changed.extend(news.commands.iter().map(|command| (*command, self.times)));
     }
 
     /// The forecast of these classes; what is not known of them is assumed.
@@ -155,21 +197,34 @@ impl Answered {
     ) -> Option<&Foretold> {
         let key = (sharing, Asked { throughput: models.kace.is_some(), bounds }, classes);
         if self.groups.values().map(BTreeMap::len).sum::<usize>() >= MOST_GROUPS {
-            self.clear();
+            *self = Self::default();
         }
         if !self.groups.contains_key(gpu) {
             self.groups.insert(gpu.to_owned(), BTreeMap::new());
         }
-        let groups = self.groups.get_mut(gpu)?;
-        match groups.entry(key) {
-            Entry::Occupied(entry) => Some(entry.into_mut()),
+        let (times, changed) = (self.times, &self.changed);
+        let foretell = |classes: &[Class]| {
+            let sure = classes.iter().all(|class| alone.knows(class.command, gpu));
+            let asked: Vec<bool> = classes.iter().map(|class| class.asked).collect();
+            let known = assumed(classes, gpu, alone);
+            let forecast = Foretold { times, ..Foretold::of(models, gpu, sharing, &known, &asked, bounds) };
+            if sure { forecast } else { forecast.unsure() }
+        };
+        let holds = |told: &Foretold, classes: &[Class]| {
+            changed.is_empty()
+                || classes.iter().all(|class| changed.get(&class.command).is_none_or(|at| *at <= told.times))
+        };
+        match self.groups.get_mut(gpu)?.entry(key) {
+            Entry::Occupied(mut entry) => {
+                if !holds(entry.get(), &entry.key().2) {
+                    let now = foretell(&entry.key().2);
+                    entry.insert(now);
+                }
+                Some(entry.into_mut())
+            }
             Entry::Vacant(entry) => {
-                let classes = &entry.key().2;
-                let sure = classes.iter().all(|class| alone.knows(class.command, gpu));
-                let asked: Vec<bool> = classes.iter().map(|class| class.asked).collect();
-                let known = assumed(classes, gpu, alone);
-                let forecast = Foretold::of(models, gpu, sharing, &known, &asked, bounds);
-                Some(entry.insert(if sure { forecast } else { forecast.unsure() }))
+                let now = foretell(&entry.key().2);
+                Some(entry.insert(now))
             }
         }
     }
@@ -231,6 +286,7 @@ impl Foretold {
         }
         let sum = tasks.iter().flatten().map(|pace: &Pace| pace.expected.0).fold(0, u32::saturating_add);
         Self {
+            times: 0,
             tasks,
             sum: Fraction(sum),
             throughput: models.kace.map(|kace| throughput(kace, gpu, sharing, members)),
@@ -292,15 +348,20 @@ pub fn answer(
     Some(outlook)
 }
 
-/// What is answered now, where that is another answer, to what was asked of companies that are still there. For when the model or what is
-/// known of jobs alone has changed.
-pub fn again(models: Models<'_>, state: &State, alone: &impl Alone, answered: &mut Answered) -> Vec<Outlook> {
+/// What is answered now, where that is another answer, to what was asked of companies that are still there and the news concerns.
+pub fn again(
+    models: Models<'_>,
+    state: &State,
+    alone: &impl Alone,
+    answered: &mut Answered,
+    news: &News,
+) -> Vec<Outlook> {
     let answer = |told: &Outlook| {
         let bounds = told.joins.lower.is_some();
         let asked = Question { there: told.there.clone(), newcomer: told.newcomer, bounds };
         self::answer(models, state, &asked, alone, answered).filter(|now| now != told)
     };
-    state.outlooks_there().filter_map(answer).collect()
+    state.outlooks_there().filter(|told| news.concerns(told)).filter_map(answer).collect()
 }
 
 /// What KACE says that they get done together, in thousandths.
@@ -484,5 +545,45 @@ mod tests {
         let told = foretold(&two, Mode::TimeSlice);
         assert_eq!(filled(&two, Mode::TimeSlice), None);
         assert!(told.iter().all(|(expected, _)| (0.4..0.6).contains(expected)), "{told:?}");
+    }
+
+    struct Known(BTreeMap<u64, f64>);
+
+    impl Alone for Known {
+        fn knows(&self, command: u64, _: &str) -> bool {
+            self.0.contains_key(&command)
+        }
+
+        fn profile(&self, command: u64, _: &str) -> Option<Profile> {
+            self.0.get(&command).map(|smact| busy(*smact, |m| &mut m.smact_pct).0)
+        }
+    }
+
+    #[test]
+    fn what_was_answered_of_others_holds_when_there_is_news_of_a_command() {
+        const GPU: &str = "NVIDIA A100-SXM4-40GB";
+        let model = SlowdownModel::shipped();
+        let models = Models { slowdowns: &model, kace: None };
+        let class = |command| Class { command, threads: None, asked: false };
+        let pairs = [[1, 2], [1, 3], [2, 3]];
+        let of = |answered: &mut Answered, known: &Known| {
+            pairs.map(|pair| {
+                let classes = pair.map(class).to_vec();
+                answered.of(models, GPU, Mode::Mps, classes, false, known).unwrap().sum
+            })
+        };
+        let (mut answered, mut known) = (Answered::default(), Known([(1, 90.0), (2, 30.0)].into()));
+        let before = of(&mut answered, &known);
+        // Nobody told that these are known better now.
+        known.0.extend([(1, 20.0), (3, 90.0)]);
+        assert_eq!(of(&mut answered, &known), before);
+
+        answered.forget(&News { commands: [1].into(), ..News::default() });
+        let (fresh, now) = (of(&mut Answered::default(), &known), of(&mut answered, &known));
+        assert_eq!((now[0], now[1], now[2]), (fresh[0], fresh[1], before[2]));
+        assert!(now[0] > before[0] && fresh[2] < before[2], "{before:?} {fresh:?}");
+
+        answered.forget(&News { model: true, ..News::default() });
+        assert_eq!(of(&mut answered, &known), fresh);
     }
 }

@@ -275,7 +275,8 @@ impl State {
     /// Those of companies that are on a GPU now: what is left of them once the predictor has learned.
     pub fn outlooks_there(&self) -> impl Iterator<Item = &Outlook> {
         let there = self.companies_there();
-        self.predictions.all().filter(move |outlook| there.contains(&outlook.there))
+        let predictions = self.predictions.0.iter().filter(move |(company, _)| there.contains(company));
+        predictions.flat_map(|(_, newcomers)| &newcomers.outlooks)
     }
 
     /// Forgets what is predicted of companies that are on no GPU.

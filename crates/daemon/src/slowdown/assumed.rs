@@ -75,7 +75,7 @@ impl Assumptions {
     }
 
     /// Looks at all GPUs, and learns of those under which a command is that was never seen alone. `counting`: jobs that count, though
-    /// when their first step began is not known yet. Whether what is assumed has changed notably.
+    /// when their first step began is not known yet. The commands of which notably other things are assumed now.
     pub(super) fn look(
         &mut self,
         now: Millis,
@@ -83,8 +83,8 @@ impl Assumptions {
         (looks, counting): (&[Look], &BTreeSet<JobId>),
         model: &SlowdownModel,
         profiles: &Profiled,
-    ) -> bool {
-        let mut news = false;
+    ) -> BTreeSet<u64> {
+        let (mut news, forgotten) = (BTreeSet::new(), self.forgotten.len());
         for (id, gpu) in (0..).map(GpuId).zip(state.gpus()) {
             let key = |command| (command, gpu.info.name.clone());
             let any_unknown = |(jobs, _): &(Vec<&Job>, Vec<&Job>)| {
@@ -109,9 +109,12 @@ impl Assumptions {
             };
             for (command, profile) in follows {
                 let of = jobs.iter().find(|job| job.spec.command_key == command);
-                news |= self.keep(key(command), of.map(|job| job.spec.user.uid), profile, now);
+                if self.keep(key(command), of.map(|job| job.spec.user.uid), profile, now) {
+                    news.insert(command);
+                }
             }
         }
+        news.extend(self.forgotten.iter().skip(forgotten).map(|(command, _)| *command));
         news
     }
 

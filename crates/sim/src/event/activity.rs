@@ -12,7 +12,7 @@ use carma_core::units::Millis;
 use carma_interference::assumed::Guess;
 use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{self, ASSUME_WINDOW, PROFILE, SETTLING, Together, WARM_UP};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Steps after which what is assumed of those who are together has come to rest: each goes half of the way.
 const MOST_STEPS: u64 = 10;
@@ -44,7 +44,7 @@ impl Learner {
         Self { guesses: Guesses::new(), companies }
     }
 
-    /// Looks at all GPUs. Whether something notable was learned, and when there is more to learn, if nothing changes.
+    /// Looks at all GPUs. The commands of which something notable was learned, and when there is more to learn, if nothing changes.
     pub(super) fn look(
         &mut self,
         now: Millis,
@@ -52,9 +52,9 @@ impl Learner {
         workload: &Workload,
         known: &mut Known,
         model: &SlowdownModel,
-    ) -> (bool, Option<Millis>) {
+    ) -> (BTreeSet<u64>, Option<Millis>) {
         let Self { guesses, companies } = self;
-        let mut news = false;
+        let mut news = BTreeSet::new();
         let mut next: Option<Millis> = None;
         let mut look_at = |at: Millis| next = Some(next.map_or(at, |next| next.min(at)));
         for ((id, gpu), company) in (0..).map(GpuId).zip(state.gpus()).zip(companies) {
@@ -73,7 +73,7 @@ impl Learner {
                 && known.seen_alone(command)
             {
                 guesses.remove(&command);
-                news = true;
+                news.insert(command);
             }
             if company.members != members || company.alone != alone {
                 *company = Company { members, alone, since: now, steps: 0 };
@@ -91,7 +91,9 @@ impl Learner {
                 for (command, profile) in
                     outlook::assume(model, Together::of(state, gpu, &jobs), &seen, &alone)
                 {
-                    news |= guesses.entry(command).or_default().becomes(profile);
+                    if guesses.entry(command).or_default().becomes(profile) {
+                        news.insert(command);
+                    }
                 }
             }
             if steps < MOST_STEPS {

@@ -17,7 +17,7 @@ use carma_core::{Input, State};
 use carma_interference::assumed::typical;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
-use carma_interference::outlook::{self, Answered, Models, SETTLING, Together};
+use carma_interference::outlook::{self, Answered, Models, News, SETTLING, Together};
 use carma_interference::profile::{Metrics, Profile, Rate, RateSource, Stat};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,9 +27,10 @@ pub(crate) struct Outlooks {
     kace: Option<Arc<Trained>>,
     answered: Answered,
     pub(super) activity: Learner,
-    learned: bool,
-    /// What was answered of companies that are there is to be answered again.
-    again: bool,
+    /// What was learned since the last answers.
+    learned: News,
+    /// News of which what was answered of companies that are there is to be answered again.
+    again: News,
     holds_until: Millis,
     /// Of each GPU: who is there, and since when all of them compute; `None`: one still loads.
     company: Vec<(Vec<JobIndex>, Option<Millis>)>,
@@ -54,8 +55,8 @@ impl Outlooks {
             kace: setup.kace.clone().or_else(|| Trained::shipped().map(Arc::new)),
             answered: Answered::default(),
             activity: Learner::new(gpus),
-            learned: false,
-            again: false,
+            learned: News::default(),
+            again: News::default(),
             holds_until: Millis::ZERO,
             company: vec![(Vec::new(), None); gpus],
             new: BTreeSet::new(),
@@ -98,10 +99,7 @@ impl Outlooks {
         if known.learns_tasks() {
             let (news, more) = self.activity.look(now, (state, world), workload, known, &self.model);
             next = more;
-            if news {
-                // No answer holds.
-                (self.learned, self.holds_until) = (true, Millis::ZERO);
-            }
+            self.learned.commands.extend(news);
         }
         let alone = FromTrace { workload, known, guesses: &self.activity.guesses };
         for gpu in std::mem::take(&mut self.new) {
@@ -130,21 +128,27 @@ impl Outlooks {
             if outlook::is_off(&self.model, there, &progress, &alone) == Some(true) {
                 // What it refuses to learn from it does without.
                 let learned = outlook::observe(&mut self.model, there, progress, &alone);
-                self.learned |= matches!(learned, Some(Ok(())));
+                self.learned.model |= matches!(learned, Some(Ok(())));
             }
         }
         next
     }
 
-    /// Whether answers are to be made anew: the model has learned, and they have held for a while.
+    /// Whether answers are to be made anew: more is known of tasks, or the model has learned and they have held for a while.
     pub(crate) fn news(&mut self, now: Millis) -> bool {
-        let news = self.learned && now >= self.holds_until;
-        if news {
-            (self.learned, self.again) = (false, true);
-            self.holds_until = now + HOLDS;
-            self.answered.clear();
+        let mut news = std::mem::take(&mut self.learned);
+        if news.model && now < self.holds_until {
+            (news.model, self.learned.model) = (false, true);
         }
-        news
+        if news.is_empty() {
+            return false;
+        }
+        if news.model {
+            self.holds_until = now + HOLDS;
+        }
+        self.answered.forget(&news);
+        self.again.add(news);
+        true
     }
 
     /// Answers to what the core asks now, and whether it may ask more once it has them.
@@ -161,8 +165,9 @@ impl Outlooks {
         let answered = &mut self.answered;
         let answer = |asked| outlook::answer(models, state, asked, &alone, answered);
         let mut answers: Vec<Outlook> = questions.iter().filter_map(answer).collect();
-        if std::mem::take(&mut self.again) {
-            answers.extend(outlook::again(models, state, &alone, answered));
+        let again = std::mem::take(&mut self.again);
+        if !again.is_empty() {
+            answers.extend(outlook::again(models, state, &alone, answered, &again));
         }
         (answers.into_iter().map(|outlook| wrong(outlook, known.errors())).collect(), more)
     }
