@@ -27,7 +27,7 @@ const BACKLOG: usize = 1000;
 /// Events of one message.
 const MESSAGE: usize = 100;
 /// Looks at a log in which a task counts, for each sign of life. A count is as old as the look that saw it, which of a training of seconds between two evaluations is
-/// a notable part: at one look a second a speed came out 12 % too low (docs/research/h200.md).
+/// a notable part: at one look a second a speed came out 12 % too low (docs/research/h200-limits.md).
 const LOOKS: u32 = 4;
 /// Between two looks at a log that grows fast.
 const FAST: Duration = Duration::from_millis(50);
