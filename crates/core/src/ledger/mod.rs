@@ -235,6 +235,18 @@ impl Gpu {
         others.filter_map(|(_, tenant)| of(tenant)).sum()
     }
 
+    /// A job is to have so much from now on, as far as its hard limit and the others leave that.
+    pub(crate) fn assure(&mut self, job: JobId, memory: MiB) {
+        let Some(at) = self.tenants.iter().position(|tenant| tenant.job == job) else { return };
+        let left = self.info.memory - self.beside(at, |tenant| Some(tenant.reserved(self.info.memory)));
+        let tenant = &mut self.tenants[at];
+        let most = tenant.limit.map_or(left, |limit| limit.min(left));
+        tenant.assured = tenant.assured.max(memory.min(most));
+        if let Reservation::Memory(reserved) = tenant.reservation {
+            tenant.reservation = Reservation::Memory(reserved.max(tenant.assured));
+        }
+    }
+
     /// Raises reservations that were too small: to the job's hard limit where the others leave that, else to what it takes now and a
     /// margin as far as they do. Then no job is placed on the GPU for a window (see the plan), since it may take still more.
     fn raise(&mut self, now: Millis, options: &Options) {

@@ -114,6 +114,9 @@ pub struct Move {
     pub by: Arc<str>,
     /// Index of the GPU that it left last.
     pub from: u32,
+    /// A user wanted it to move there, or away from where it was: the policy leaves it where it is.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub ordered: bool,
 }
 
 /// A time that a running job was off its GPUs.

@@ -93,6 +93,12 @@ fn mover(state: &State, gpu: &Gpu, leaving: &BTreeSet<JobId>) -> Option<Mover> {
     let there: Option<Vec<&Job>> =
         gpu.tenants.iter().map(|tenant| state.job(tenant.job).filter(stays)).collect();
     let there = there?;
+    // A user who moved one of them there wants it there, beside the others.
+    let ordered =
+        |job: &&Job| job.halt().and_then(|halt| halt.moved.as_ref()).is_some_and(|moved| moved.ordered);
+    if there.iter().any(ordered) {
+        return None;
+    }
     // So long they are together, if they stay as they are.
     let together = there.iter().map(|job| state.ends_in(job)).min()?;
     let lost = |job: &Job| {

@@ -8,7 +8,7 @@ use super::{Applied, State};
 use crate::explain::{Filling, Reason};
 use crate::input::Rejected;
 use crate::ledger::{Gpu, Reservation, Tenant};
-use crate::model::{Exit, Job, JobId, JobState, Placement};
+use crate::model::{Exit, GpuId, Job, JobId, JobState, Placement};
 use crate::recovery::{self, Around, Floor, Next, OomFacts, Said, Tried};
 use crate::units::MiB;
 use std::cmp::Reverse;
@@ -127,7 +127,8 @@ impl State {
         self.most_memory(job) >= Some(floor.max(self.least_capacity(job)))
     }
 
-    /// What was too little for one of a command is for those of it that wait for another attempt.
+    /// What was too little for one of a command is for those of it that wait for another attempt, and will be for those that run: their memory
+    /// rises late.
     fn raise_floors(&mut self, command: u64, floor: Floor) {
         let recovering = self.queue().jobs().take_while(|(key, _)| key.recovery.0).map(|(_, job)| job);
         let lower = recovering.filter(|job| {
@@ -138,6 +139,16 @@ impl State {
         });
         for id in lower.map(|job| job.spec.id).collect::<Vec<_>>() {
             let _ = self.update(id, |job| job.floor = Some(floor));
+        }
+        let Floor::Memory(floor) = floor else { return };
+        let running =
+            self.active().iter().filter_map(|id| self.job(*id)).filter(|job| job.spec.command_key == command);
+        let placed: Vec<(JobId, GpuId)> = running
+            .filter_map(|job| Some((job.spec.id, &job.placement()?.gpus)))
+            .flat_map(|(id, gpus)| gpus.iter().map(move |gpu| (id, *gpu)))
+            .collect();
+        for (id, gpu) in placed {
+            let _ = self.change_gpu(gpu, |gpu, _| gpu.assure(id, floor));
         }
     }
 

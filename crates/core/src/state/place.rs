@@ -159,7 +159,7 @@ impl State {
     }
 
     /// What a job is to have, however late it takes it: its user says so, earlier runs of its command took that, or it ran out of memory with
-    /// less. Under the other policies what is observed counts once a job has settled.
+    /// less; where nothing is said of it, one of its command did. Under the other policies what is observed counts once a job has settled.
     fn assured(&self, job: &Job) -> MiB {
         if !self.options.policy.blind {
             return MiB::ZERO;
@@ -171,7 +171,8 @@ impl State {
             }
             _ => MiB::ZERO,
         };
-        match job.floor {
+        let of_command = || self.floors_of_commands().remove(&job.spec.command_key);
+        match job.floor.or_else(|| of_command().filter(|_| said.is_zero())) {
             Some(Floor::Memory(floor)) => said.max(floor),
             Some(Floor::ExclusiveGpu) | None => said,
         }

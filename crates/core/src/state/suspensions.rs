@@ -338,7 +338,8 @@ impl State {
         let missed = to.is_some() && to != on && !spread;
         let from = job.suspension().and_then(|suspension| suspension.home.first().copied());
         let from = from.filter(|from| Some(*from) != on).and_then(|from| Some(self.gpu(from)?.info.index));
-        let moved = from.zip(wanted).map(|(from, wanted)| Move { by: wanted.by.clone(), from });
+        let ordered = to == on && job.suspension().is_some_and(|suspension| suspension.cause.is_none());
+        let moved = from.zip(wanted).map(|(from, wanted)| Move { by: wanted.by.clone(), from, ordered });
         self.change_halt(id, |halt| {
             let moved = moved.or_else(|| halt.moved.take());
             let missed = missed.then(|| "the GPU that it was to move to had no room any more".to_owned());
@@ -437,7 +438,7 @@ impl State {
     pub fn reason_of_suspension(job: &Job) -> Option<Reason> {
         let Phase::Running { halt, .. } = &job.phase else { return None };
         let Some(suspension) = &halt.now else {
-            let moved = || halt.moved.clone().map(|Move { by, from }| Reason::Moved { by, from });
+            let moved = || halt.moved.clone().map(|Move { by, from, .. }| Reason::Moved { by, from });
             return halt.failed.clone().map(|why| Reason::RunsOn { why }).or_else(moved);
         };
         Some(match suspension.step {
