@@ -14,7 +14,7 @@ use carma_core::model::{Job, JobId, Phase, Placement, SharingMode};
 use carma_core::plan::{Answer, makes_room_for};
 use carma_core::policy::{Line, RecoveryMethod};
 use carma_core::state::State;
-use carma_core::units::{Fraction, Millis};
+use carma_core::units::{Fraction, MiB, Millis};
 use carma_interference::rate::tally::Done;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -283,6 +283,16 @@ fn running(state: &State, job: &Job, placement: &Placement) -> RunningView {
     }
 }
 
+/// What the jobs on one of its GPUs can take by their hard limits, where that is more than the GPU has: a job that took less than its limit when
+/// its memory settled has the rest reserved no longer.
+fn most_together(state: &State, placement: &Placement) -> Option<MiB> {
+    placement.gpus.iter().filter_map(|id| state.gpu(*id)).find_map(|gpu| {
+        let memory = gpu.info.memory;
+        let most: MiB = gpu.tenants.iter().map(|tenant| tenant.limit.unwrap_or(tenant.takes(memory))).sum();
+        (most > memory).then_some(most)
+    })
+}
+
 /// What happens if it runs out of GPU memory.
 fn out_of_memory(state: &State, job: &Job, placement: &Placement, alone: bool) -> String {
     let options = state.options();
@@ -292,7 +302,12 @@ fn out_of_memory(state: &State, job: &Job, placement: &Placement, alone: bool) -
         Some(cap) if placement.gpus.len() > 1 && !alone => format!(
             "fails beyond its hard limit of {cap}, and if it has several processes its neighbours may, which come back uncharged"
         ),
-        Some(cap) => format!("fails beyond its hard limit of {cap}, no neighbour does"),
+        Some(cap) => match most_together(state, placement) {
+            Some(sum) => format!(
+                "fails beyond its hard limit of {cap}; before that in a full GPU, where it fails or a neighbour (hard limits there add up to {sum})"
+            ),
+            None => format!("fails beyond its hard limit of {cap}, no neighbour does"),
+        },
         None if alone => "fails when the GPU is full".to_owned(),
         None => {
             "no hard limit: in a full GPU it fails or a neighbour; who is over its reservation is to blame"
@@ -319,7 +334,6 @@ mod tests {
     use carma_core::input::{Action, Input, Observation};
     use carma_core::model::{EndCause, EndLevel, GpuId, NewJob, ProcessRef, Request, RunTime, RunsOf, User};
     use carma_core::policy::Options;
-    use carma_core::units::MiB;
 
     const NOW: Millis = Millis::secs(60);
 

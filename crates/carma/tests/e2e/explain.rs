@@ -27,6 +27,19 @@ fn a_job_on_several_gpus_is_not_said_to_fail_without_its_neighbours() {
     assert!(said(both).contains("if it has several processes its neighbours may"), "{}", said(both));
 }
 
+/// What a job of unknown memory may take and did not is lent to others once its memory has settled.
+#[test]
+fn where_hard_limits_add_up_to_more_than_the_gpu_a_neighbour_may_fail() {
+    let daemon = Setup::new("virtual:1xA100-40GB").start();
+    let run = || task(&["--memory=2G", "--sm=0.2", "--work=600s", "--startup=0s", "--progress=bar"], None);
+    let both = [run(), run()].map(|run| daemon.submit(run));
+    for id in both {
+        daemon.in_state(id, "RUNNING");
+    }
+    let said = explained(&daemon, both[0]).running.unwrap().out_of_memory;
+    assert!(said.contains("it fails or a neighbour (hard limits there add up to"), "{said}");
+}
+
 #[test]
 fn a_job_waits_and_what_would_let_it_start_does() {
     let config = "policy = 'carma'\nsharing = 'time-slice'\n[sampling]\nwindow = '3s'\n";
