@@ -8,7 +8,7 @@ use carma_api::wire::{
     EndView, ExplainReply, GpuVerdict, LeftView, NeighbourView, ProgressView, RunningView, SoonerView,
     WaitingView,
 };
-use carma_core::explain::{Help, Reason, Refusal, Sooner};
+use carma_core::explain::{Help, OfTheGpu, Reason, Refusal, Sooner};
 use carma_core::ledger::Gpu;
 use carma_core::model::{Job, JobId, Phase, Placement, SharingMode};
 use carma_core::plan::{Answer, makes_room_for};
@@ -49,9 +49,8 @@ pub fn explain(
         (Subject::Live(_), Phase::Pending) => {
             let mut answers = carma_core::plan::answers(state, now, job);
             answers.sort_by_key(|answer| answer.gpu);
-            let of_the_gpu = |answer: &&Answer| answer.refusal.as_ref().is_some_and(Refusal::is_of_the_gpu);
             let unusable: BTreeSet<u32> =
-                answers.iter().filter(of_the_gpu).map(|answer| answer.gpu).collect();
+                answers.iter().filter(|answer| is_unusable(answer)).map(|answer| answer.gpu).collect();
             reply.gpus = answers.into_iter().map(|answer| verdict(answer, may_read)).collect();
             let ends = ends(state, now, done);
             let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
@@ -153,6 +152,12 @@ fn why_there(state: &State, now: Millis, job: &Job) -> String {
         },
     });
     words.join("; ")
+}
+
+/// Whether the job cannot have a GPU even if all that is on it ends.
+fn is_unusable(answer: &Answer) -> bool {
+    let of_the_gpu = answer.refusal.as_ref().and_then(Refusal::of_the_gpu);
+    matches!(of_the_gpu, Some(OfTheGpu::OutOfUse | OfTheGpu::Unsuited))
 }
 
 fn verdict(answer: Answer, may_read: bool) -> GpuVerdict {

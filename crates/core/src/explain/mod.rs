@@ -13,5 +13,5 @@ mod tests;
 mod text;
 
 pub use reason::{Aside, Filling, Narrowed, Reason, UserLimit};
-pub use refusal::{Holder, NoGpu, Refusal};
+pub use refusal::{Holder, NoGpu, OfTheGpu, Refusal};
 pub use sooner::{Help, Sooner};

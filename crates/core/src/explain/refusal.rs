@@ -228,14 +228,45 @@ impl Refusal {
         }
     }
 
-    /// Whether the GPU cannot be used by the job whatever its tenants do: gone, unhealthy, drained, too small or a MIG instance.
+    /// What of the GPU itself keeps the job off it; `None`: what the jobs and processes there do, or rules on them.
     #[must_use]
-    pub const fn is_of_the_gpu(&self) -> bool {
-        matches!(
-            self,
-            Self::Gone | Self::Unhealthy { .. } | Self::Drained { .. } | Self::TooSmall { .. } | Self::Slice
-        )
+    pub const fn of_the_gpu(&self) -> Option<OfTheGpu> {
+        match self {
+            Self::Gone | Self::Unhealthy { .. } | Self::Drained { .. } => Some(OfTheGpu::OutOfUse),
+            Self::Stale { .. } => Some(OfTheGpu::Unread),
+            Self::TooSmall { .. } | Self::Slice => Some(OfTheGpu::Unsuited),
+            Self::Busy { .. }
+            | Self::Exclusive { .. }
+            | Self::Memory { .. }
+            | Self::Starting { .. }
+            | Self::Rising { .. }
+            | Self::Gate(_)
+            | Self::Full { .. }
+            | Self::Pack { .. }
+            | Self::Slowdown { .. }
+            | Self::Unpredicted { .. }
+            | Self::Unprofiled { .. }
+            | Self::Uncontrolled
+            | Self::Apart { .. }
+            | Self::Floor { .. }
+            | Self::WholeRun { .. }
+            | Self::Gain { .. }
+            | Self::Bad
+            | Self::Held { .. }
+            | Self::MpsCooldown { .. } => None,
+        }
     }
+}
+
+/// What of a GPU itself keeps a job off it, whatever is on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OfTheGpu {
+    /// No job can have it until somebody repairs it or puts it back into use.
+    OutOfUse,
+    /// No job can have it until it is read again.
+    Unread,
+    /// This job can never have it.
+    Unsuited,
 }
 
 pub(super) fn holders(f: &mut fmt::Formatter<'_>, holders: &[Holder]) -> fmt::Result {

@@ -4,7 +4,7 @@
 
 use super::slot::{Bar, Slot, closed, cooldowns};
 use super::want::{Want, WantKind, cap_for};
-use crate::explain::{NoGpu, Reason, Refusal};
+use crate::explain::{NoGpu, OfTheGpu, Reason};
 use crate::ledger::Reservation;
 use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
 use crate::policy::{NeedSource, Options, Order, Progress};
@@ -439,16 +439,12 @@ impl<'a> Slots<'a> {
 
     /// Whether the job could ever be placed on the GPUs that are in use now.
     pub(super) fn can_ever_fit(&self, want: &Want) -> bool {
-        let out = |s: &&Slot<'_>| {
-            let usable = || {
-                !matches!(
-                    closed(s.gpu, self.options, self.now),
-                    Some(Refusal::Gone | Refusal::Drained { .. } | Refusal::Unhealthy { .. })
-                )
-            };
-            want.suits(&s.gpu.info) && (!s.closed || usable())
+        let out_of_use = |slot: &Slot<'_>| {
+            let why = closed(slot.gpu, self.options, self.now);
+            why.is_some_and(|why| why.of_the_gpu() == Some(OfTheGpu::OutOfUse))
         };
-        self.slots.iter().filter(out).count() >= want.gpus as usize
+        let could = |slot: &&Slot<'_>| want.suits(&slot.gpu.info) && !(slot.closed && out_of_use(slot));
+        self.slots.iter().filter(could).count() >= want.gpus as usize
     }
 }
 

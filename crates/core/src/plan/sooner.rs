@@ -4,7 +4,7 @@
 //! costs a plan, so there are few of them where the queue is long.
 
 use super::{Detail, answers::answers, plan_in};
-use crate::explain::{Help, Refusal, Sooner};
+use crate::explain::{Help, OfTheGpu, Refusal, Sooner};
 use crate::input::Action;
 use crate::model::{GpuId, Job, JobId, NewJob, SharingMode};
 use crate::policy::MemoryScreen;
@@ -75,15 +75,8 @@ impl Trials<'_> {
         let answers = answers(self.state, self.now, self.job);
         let mut found = Vec::new();
         found.extend(self.memory(answers.iter().filter_map(|answer| {
-            let shut = matches!(
-                answer.refusal,
-                Some(
-                    Refusal::Gone
-                        | Refusal::Unhealthy { .. }
-                        | Refusal::Drained { .. }
-                        | Refusal::Stale { .. }
-                )
-            );
+            let of_the_gpu = answer.refusal.as_ref().and_then(Refusal::of_the_gpu);
+            let shut = matches!(of_the_gpu, Some(OfTheGpu::OutOfUse | OfTheGpu::Unread));
             answer.free.filter(|_| !shut)
         })));
         found.extend(self.fewer_gpus());
