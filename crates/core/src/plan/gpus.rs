@@ -2,13 +2,13 @@
 //!
 //! A job that takes idle GPUs is served from the state's index. Everything else goes through [`super::search`].
 
-use super::search::{Given, Slots, placement, sharing_of};
+use super::given::{self, Given};
+use super::search::Slots;
 use super::slot::{closed, cooldown};
 use super::want::Want;
-use crate::explain::Reason;
 use crate::ledger::Gpu;
-use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
-use crate::policy::{NeedSource, Order};
+use crate::model::{GpuId, Job, JobId, Placement};
+use crate::policy::Order;
 use crate::state::State;
 use crate::units::{MiB, Millis};
 
@@ -55,8 +55,7 @@ impl<'a> Places<'a> {
             let Some(gpu) = self.state.gpu(*id) else { return false };
             want.suits(&gpu.info)
                 && closed(gpu, options, self.now).is_none()
-                && (gpu.shares_by(want.sharing) != SharingMode::Mps
-                    || cooldown(gpu, want.server, options, self.now).is_none())
+                && cooldown(gpu, want, options, self.now).is_none()
                 && !self.taken.iter().any(|(taken, ..)| taken == id)
         };
         let wanted = want.gpus as usize;
@@ -64,18 +63,16 @@ impl<'a> Places<'a> {
         if gpus.len() < wanted {
             return None;
         }
-        let given = || gpus.iter().filter_map(|id| self.state.gpu(*id));
-        let sharing = sharing_of(given().map(|gpu| gpu.shares_by(want.sharing)));
+        let chosen = gpus.iter().filter_map(|id| Some((*id, self.state.gpu(*id)?)));
+        let sharing = given::sharing(chosen.clone().map(|(_, gpu)| gpu), want);
         let part = |gpu: &Gpu| {
             let free = gpu.free(options.policy.reserve)?;
             Some(want.blind?.part(free, gpu.info.memory, sharing))
         };
-        let part = given().filter_map(part).min();
-        let indices = given().map(|gpu| gpu.info.index).collect();
-        let memory = given().map(|gpu| gpu.info.memory).max().unwrap_or_default();
-        let (need, source) = want.gets(memory, part, sharing);
-        let reason = Reason::PlacedIdle { gpus: indices, need, source: source.filter(NeedSource::is_news) };
-        self.taken.extend(gpus.iter().map(|id| (*id, job.spec.id, *want, part)));
-        Some(placement(options, job, want, Given { gpus, memory, sharing, part, at: self.now, reason }))
+        let part = chosen.clone().filter_map(|(_, gpu)| part(gpu)).min();
+        let given = Given::of(chosen, want, part);
+        let reason = given.reason_idle(want);
+        self.taken.extend(given.gpus.iter().map(|id| (*id, job.spec.id, *want, part)));
+        Some(given.placement(options, job, want, self.now, reason))
     }
 }

@@ -9,6 +9,7 @@ mod ending;
 mod evict;
 mod failed;
 mod faults;
+mod given;
 mod gpus;
 mod growth;
 mod limits;

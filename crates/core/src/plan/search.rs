@@ -2,12 +2,13 @@
 //!
 //! Which job is looked at next is in [`super::place`].
 
+use super::given::Given;
 use super::slot::{Bar, Slot, closed, cooldowns};
-use super::want::{Want, WantKind, cap_for};
+use super::want::{Want, WantKind};
 use crate::explain::{NoGpu, OfTheGpu, Reason};
 use crate::ledger::Reservation;
 use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
-use crate::policy::{NeedSource, Options, Order, Progress};
+use crate::policy::{Options, Order, Progress};
 use crate::slowdown::limit;
 use crate::state::{Blind, Startup, State};
 use crate::units::{Fraction, MiB, Millis};
@@ -18,6 +19,7 @@ use std::sync::Arc;
 /// A place that was found.
 pub(super) struct Found {
     slots: Vec<usize>,
+    given: Given,
     pub(super) reason: Reason,
 }
 
@@ -205,7 +207,9 @@ impl<'a> Slots<'a> {
             fitting.sort_by_key(|i| self.rank(policy.order, *i, want));
             fitting.truncate(wanted);
         }
-        Ok(Found { reason: self.shared_reason(want, policy.order, &fitting, candidates), slots: fitting })
+        let given = self.given(&fitting, want);
+        let reason = self.shared_reason(want, policy.order, (&fitting, &given), candidates);
+        Ok(Found { slots: fitting, given, reason })
     }
 
     /// Whether a job may do beside one that this plan has placed, of which nothing is predicted before the next plan. Until
@@ -265,33 +269,35 @@ impl<'a> Slots<'a> {
         let slots: Vec<usize> =
             (0..self.slots.len()).filter(|i| self.slots[*i].bars_idle(want).is_none()).take(wanted).collect();
         (slots.len() == wanted).then(|| {
-            let (need, source) = self.gets(&slots, want);
-            let source = source.filter(NeedSource::is_news);
-            Found { reason: Reason::PlacedIdle { gpus: self.indices(&slots), need, source }, slots }
+            let given = self.given(&slots, want);
+            Found { slots, reason: given.reason_idle(want), given }
         })
     }
 
-    /// What a job gets of each of these, and where that number comes from.
-    fn gets(&self, chosen: &[usize], want: &Want) -> (Option<MiB>, Option<NeedSource>) {
-        want.gets(self.largest(chosen), self.part(chosen, want), self.sharing(chosen, want))
+    /// What a job is given of these.
+    fn given(&self, chosen: &[usize], want: &Want) -> Given {
+        let slots = chosen.iter().map(|i| &self.slots[*i]);
+        let part = slots.clone().filter_map(|slot| slot.blind_part(want)).min();
+        Given::of(slots.map(|slot| (slot.id, slot.gpu)), want, part)
     }
 
-    /// How a job shares these.
-    fn sharing(&self, chosen: &[usize], want: &Want) -> SharingMode {
-        sharing_of(chosen.iter().map(|i| self.slots[*i].sharing_for(want)))
-    }
-
-    fn shared_reason(&self, want: &Want, order: Order, chosen: &[usize], candidates: u32) -> Reason {
-        let gpus = self.indices(chosen);
-        let (need, source) = self.gets(chosen, want);
+    fn shared_reason(
+        &self,
+        want: &Want,
+        order: Order,
+        (chosen, given): (&[usize], &Given),
+        candidates: u32,
+    ) -> Reason {
         if chosen.iter().all(|i| self.slots[*i].idle) {
-            return Reason::PlacedIdle { gpus, need, source: source.filter(NeedSource::is_news) };
+            return given.reason_idle(want);
         }
         let beside = |slot: &Slot<'_>| slot.tenants + u32::try_from(slot.gpu.foreign().len()).unwrap_or(0);
         let slots = chosen.iter().map(|i| &self.slots[*i]);
         let Some(fullest) = slots.min_by_key(|slot| (std::cmp::Reverse(beside(slot)), slot.free)) else {
-            return Reason::PlacedIdle { gpus, need, source };
+            return given.reason_idle(want);
         };
+        let gpus = given.indices.clone();
+        let (need, source) = given.reserved(want);
         Reason::PlacedShared {
             fullest: (gpus.len() > 1).then_some(fullest.gpu.info.index),
             gpus,
@@ -302,7 +308,7 @@ impl<'a> Slots<'a> {
             smact: fullest.smact,
             order,
             candidates,
-            sharing: sharing_of(chosen.iter().map(|i| self.slots[*i].sharing_for(want))),
+            sharing: given.sharing,
             predicted: fullest.predicted(want),
             over: fullest.over_before(want),
             threads: chosen.iter().find_map(|i| self.slots[*i].narrows(want)),
@@ -344,33 +350,15 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Memory of the largest of these.
-    fn largest(&self, chosen: &[usize]) -> MiB {
-        chosen.iter().map(|i| self.slots[*i].gpu.info.memory).max().unwrap_or_default()
-    }
-
-    /// What a job of unknown memory gets of each of these: a client of MPS has one limit for all of its GPUs.
-    fn part(&self, chosen: &[usize], want: &Want) -> Option<MiB> {
-        chosen.iter().filter_map(|i| self.slots[*i].blind_part(want)).min()
-    }
-
-    fn indices(&self, chosen: &[usize]) -> Vec<u32> {
-        chosen.iter().map(|i| self.slots[*i].gpu.info.index).collect()
-    }
-
     /// Gives a job the GPUs that were found.
     pub(super) fn place(&mut self, job: &Job, want: &Want, found: Found) -> Placement {
-        let mut gpus = Vec::with_capacity(found.slots.len());
-        let memory = self.largest(&found.slots);
+        let Found { slots, given, reason } = found;
         self.limited |= want.limited;
         // Where it keeps the policy's, the lower one that it might have joined with is of no use to it.
-        let floor = if let Reason::PlacedShared { floor, .. } = found.reason { floor } else { None };
+        let floor = if let Reason::PlacedShared { floor, .. } = reason { floor } else { None };
         let want = &Want { floor, ..*want };
-        let part = self.part(&found.slots, want);
-        let sharing = self.sharing(&found.slots, want);
-        for i in found.slots {
-            self.take(i, job.spec.id, want, part);
-            gpus.push(self.slots[i].id);
+        for i in slots {
+            self.take(i, job.spec.id, want, given.part);
             // Of thousands of GPUs the others stay as they are.
             if let Some(empty) = self.empty.get_mut() {
                 empty.retain(|(_, at)| *at != i);
@@ -378,11 +366,10 @@ impl<'a> Slots<'a> {
                 empty.insert(empty.partition_point(|entry| *entry < anew), anew);
             }
         }
-        if let (Order::RoundRobin, Some(last)) = (self.options.policy.order, gpus.last()) {
+        if let (Order::RoundRobin, Some(last)) = (self.options.policy.order, given.gpus.last()) {
             self.ring = last.0 + 1;
         }
-        let at = self.now;
-        placement(self.options, job, want, Given { gpus, memory, sharing, part, at, reason: found.reason })
+        given.placement(self.options, job, want, self.now, reason)
     }
 
     /// Gives a job one GPU.
@@ -445,40 +432,5 @@ impl<'a> Slots<'a> {
         };
         let could = |slot: &&Slot<'_>| want.suits(&slot.gpu.info) && !(slot.closed && out_of_use(slot));
         self.slots.iter().filter(could).count() >= want.gpus as usize
-    }
-}
-
-/// What a job is given.
-pub(super) struct Given {
-    pub(super) gpus: Vec<GpuId>,
-    /// Memory of the largest of them.
-    pub(super) memory: MiB,
-    /// How it shares them.
-    pub(super) sharing: SharingMode,
-    /// What it gets of each, where nothing is known of its memory.
-    pub(super) part: Option<MiB>,
-    pub(super) at: Millis,
-    pub(super) reason: Reason,
-}
-
-/// How a job shares GPUs of which it would share each in this way: a process is a client of MPS on all of them or on none.
-pub(super) fn sharing_of(each: impl Iterator<Item = SharingMode>) -> SharingMode {
-    each.min().unwrap_or(SharingMode::Exclusive)
-}
-
-/// The decision for a job.
-pub(super) fn placement(options: &Options, job: &Job, want: &Want, given: Given) -> Placement {
-    let cap = cap_for(options, job, want, &given);
-    let Given { gpus, memory: _, sharing, part, at, reason } = given;
-    Placement {
-        attempt: job.attempts + 1,
-        gpus,
-        sharing,
-        cap,
-        part,
-        floor: want.floor,
-        thread_percent: want.class.threads.filter(|_| sharing == SharingMode::Mps),
-        at,
-        reason,
     }
 }

@@ -462,12 +462,7 @@ impl<'a> Slot<'a> {
     }
 
     fn bars_mps(&self, want: &Want) -> Option<Bar> {
-        match self.sharing_for(want) {
-            SharingMode::Mps => {
-                cooldown(self.gpu, want.server, self.state.options(), self.now).map(Bar::MpsCooldown)
-            }
-            SharingMode::Exclusive | SharingMode::TimeSlice => None,
-        }
+        cooldown(self.gpu, want, self.state.options(), self.now).map(Bar::MpsCooldown)
     }
 
     /// How a job would share this one: where MPS cannot be had, by taking turns.
@@ -709,9 +704,10 @@ pub(super) fn cooldowns(gpu: &Gpu, options: &Options, now: Millis) -> impl Itera
     servers.filter(|(_, left)| *left > Millis::ZERO)
 }
 
-/// How long a GPU takes no clients of one of them.
-pub(super) fn cooldown(gpu: &Gpu, server: u32, options: &Options, now: Millis) -> Option<Millis> {
-    cooldowns(gpu, options, now).find_map(|(of, left)| (of == server).then_some(left))
+/// How long the MPS server that a job would have on a GPU takes no clients yet.
+pub(super) fn cooldown(gpu: &Gpu, want: &Want, options: &Options, now: Millis) -> Option<Millis> {
+    let mut left = cooldowns(gpu, options, now).filter(|(server, _)| *server == want.server);
+    left.next().map(|(_, left)| left).filter(|_| gpu.shares_by(want.sharing) == SharingMode::Mps)
 }
 
 /// Why nobody may be placed on a GPU, whatever they want.

@@ -2,10 +2,10 @@
 //!
 //! Computed once for each job and plan. Whether a GPU gives it is in [`super::slot`].
 
-use super::search::{Given, Slots};
+use super::search::Slots;
 use crate::ledger::Reservation;
 use crate::model::{Floor, Job, JobId, SharingMode};
-use crate::policy::{MemoryScreen, NeedSource, Options};
+use crate::policy::{MemoryScreen, NeedSource};
 use crate::progress::Class;
 use crate::reading::GpuInfo;
 use crate::slowdown::{self, NARROWER};
@@ -177,48 +177,18 @@ impl Want {
         Self { class: if self.narrowed { class } else { self.class }, narrowed: false, ..*self }
     }
 
-    /// What is reserved for it on GPUs of at most so much memory that it shares like this, and where that number comes from.
-    pub(super) fn gets(
-        &self,
-        memory: MiB,
-        part: Option<MiB>,
-        sharing: SharingMode,
-    ) -> (Option<MiB>, Option<NeedSource>) {
-        match (self.reserved_on(memory), part) {
-            (Some(reserved), _) => (Some(reserved), self.source),
-            (None, Some(part)) => (Some(part), self.blind.map(|blind| blind.source(sharing))),
-            (None, None) => (None, None),
-        }
-    }
-
     /// What is reserved on a GPU of this much memory.
     pub(super) fn reserved_on(&self, memory: MiB) -> Option<MiB> {
-        self.reserved().map(|m| Share::on(self.share, m, memory))
+        self.reservation.memory().map(|m| Share::on(self.share, m, memory))
     }
 
     /// What must be available on a GPU of this much memory for sharing it, guard included.
     pub(super) fn need_on(&self, memory: MiB) -> Option<MiB> {
         self.need.map(|need| Share::on(self.share, need - self.guard, memory) + self.guard)
     }
-
-    fn reserved(&self) -> Option<MiB> {
-        self.reservation.memory()
-    }
 }
 
 /// To a power of two.
 fn rounded_up(time: Millis) -> Millis {
     Millis(time.0.checked_next_power_of_two().unwrap_or(u64::MAX))
-}
-
-/// The hard memory limit of an MPS client on the GPUs that it is given: its forecast or floor, or the part that it
-/// gets; off where caps are off or nothing is known.
-pub(super) fn cap_for(options: &Options, job: &Job, want: &Want, given: &Given) -> Option<MiB> {
-    if given.sharing != SharingMode::Mps || !options.caps || job.floor == Some(Floor::ExclusiveGpu) {
-        return None;
-    }
-    // History may know better than the user how much to reserve, but a job may always take what was
-    // asked for it.
-    let reserved = given.part.or_else(|| want.reserved_on(given.memory))?;
-    Some(reserved.max(job.spec.forecasts.declared.unwrap_or_default()))
 }
