@@ -210,30 +210,47 @@ fn end(
     ends: &[(JobId, Option<LeftView>)],
     found: &[Sooner],
 ) -> Option<EndView> {
-    let on = |job: &Job| job.placement().map_or_else(Vec::new, |placed| indices(state, &placed.gpus));
-    let is_for_it = |job: &Job| !job.is_off() && makes_room_for(job) == Some(waits);
-    let maker = ends.iter().rev().map(|(id, _)| *id).find(|id| state.job(*id).is_some_and(is_for_it));
     let helps = found.iter().find_map(|help| match help.by {
         Help::End { job } => Some((job, &help.gpus)),
         _ => None,
     });
-    let frees_one = |job: &Job| !job.is_off() && on(job).iter().any(|gpu| !unusable.contains(gpu));
-    let first = || {
-        let mut known = ends.iter().filter(|(_, left)| left.is_some()).map(|(id, _)| *id);
-        known.find(|id| state.job(*id).is_some_and(frees_one))
-    };
-    let id = maker.or(helps.map(|(job, _)| job)).or_else(first)?;
-    let job = state.job(id)?;
+    let maker = last_maker(state, waits, ends);
+    let job =
+        state.job(maker.or(helps.map(|(job, _)| job)).or_else(|| first_expected(state, unusable, ends))?)?;
+    let id = job.spec.id;
     // One that is being suspended is off its GPU long before its own end.
     let waits_for_end = maker.is_none() || job.ending().is_some();
     let left = ends.iter().find(|(of, _)| *of == id && waits_for_end).and_then(|(_, left)| left.clone());
     Some(EndView {
         job: id.0,
-        gpus: on(job),
+        gpus: gpus_of(state, job),
         makes_room: maker.is_some(),
         left,
         starts_on: helps.filter(|(job, _)| *job == id).map(|(_, gpus)| gpus.clone()).unwrap_or_default(),
     })
+}
+
+/// The last to end of those that make room for a job.
+fn last_maker(state: &State, waits: JobId, ends: &[(JobId, Option<LeftView>)]) -> Option<JobId> {
+    let is_for_it = |job: &Job| !job.is_off() && makes_room_for(job) == Some(waits);
+    ends.iter().rev().map(|(id, _)| *id).find(|id| state.job(*id).is_some_and(is_for_it))
+}
+
+/// The first that is expected to end of those on GPUs that are not among these.
+fn first_expected(
+    state: &State,
+    unusable: &BTreeSet<u32>,
+    ends: &[(JobId, Option<LeftView>)],
+) -> Option<JobId> {
+    let frees_one =
+        |job: &Job| !job.is_off() && gpus_of(state, job).iter().any(|gpu| !unusable.contains(gpu));
+    let mut expected = ends.iter().filter(|(_, left)| left.is_some()).map(|(id, _)| *id);
+    expected.find(|id| state.job(*id).is_some_and(frees_one))
+}
+
+/// Indices of a job's GPUs.
+fn gpus_of(state: &State, job: &Job) -> Vec<u32> {
+    job.placement().map_or_else(Vec::new, |placed| indices(state, &placed.gpus))
 }
 
 /// What its user or an operator can do; ends of jobs are told apart ([`end`]).
