@@ -7,13 +7,14 @@ use super::gpus::Places;
 use super::limits::Takes;
 use super::resume::resume_jobs;
 use super::room;
+use super::search::Found;
 use super::slot::cooldowns;
 use super::spread::spread;
 use super::want::Want;
 use super::{Detail, Plan};
 use crate::explain::Reason;
 use crate::input::Action;
-use crate::model::{Estimator, Job, Placement};
+use crate::model::{Estimator, Job, JobId, Placement, QueueKey};
 use crate::slowdown::ASKED;
 use crate::state::{Blind, Blinds, Startup, State};
 use crate::units::Millis;
@@ -54,194 +55,22 @@ fn prefetch<'a>(jobs: impl Iterator<Item = &'a Job>) {
     std::hint::black_box(sum);
 }
 
+/// Puts suspended jobs back and places those that wait.
 pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut Plan) {
     let options = state.options();
-    let policy = &options.policy;
     let mut places = Places::new(state, now);
     let mut takes = Takes::new(state);
     let mut left_waiting = resume_jobs(state, now, detail, (&mut places, &mut takes), plan);
-    if state.queue().is_empty() {
-        if takes.spent {
-            plan.wake_at(options.next_period(now));
-        }
-        if left_waiting {
-            wake_when_patience_ends(state, now, plan);
-        } else {
-            spread(state, now, plan);
-        }
-        return;
-    }
-    let mut failed = Failed::default();
-    // Set once a job that may not be overtaken did not fit.
-    let mut barrier: Option<Reason> = None;
-    if state.latest_fault().is_some_and(|at| at + options.mps_cooldown > now) {
-        for (_, left) in state.gpus().iter().flat_map(|gpu| cooldowns(gpu, options, now)) {
-            plan.wake_at(now + left);
-        }
-    }
-    if detail == Detail::Reasons {
-        plan.waiting.reserve(state.queue().len());
-    }
-    let blinds = Blinds::of(state);
-    // A job waits for room of whose memory nothing at all is known. Those behind it, of whose commands more is known, do not take it away
-    // bit by bit.
-    let mut unknown_waits = false;
-    // So does one that is over the bound on its start.
-    let mut overdue_waits = false;
-    let by_length = policy.line.is_by_length();
-    let beneficiaries = room::beneficiaries(state);
-    // How jobs that were searched for in vain start up.
-    let mut starts = BTreeSet::new();
-    let mut misses = 0;
-    // The last of those, once there are so many.
-    let mut last = None;
-    // Whether one waits for a prediction that the next plan has.
-    let mut awaited = false;
-    // Jobs that may still be looked at where as many were searched for in vain as may be.
-    let mut for_idle = MOST_FOR_IDLE;
-    let mut line = state.queue().line(now);
-    let mut ahead = VecDeque::with_capacity(AHEAD);
-    loop {
-        if ahead.is_empty() {
-            ahead.extend(line.by_ref().take(AHEAD));
-            if barrier.is_none() && state.queue().len() > CACHED {
-                prefetch(ahead.iter().map(|(_, job)| *job));
+    if !state.queue().is_empty() {
+        if state.latest_fault().is_some_and(|at| at + options.mps_cooldown > now) {
+            for (_, left) in state.gpus().iter().flat_map(|gpu| cooldowns(gpu, options, now)) {
+                plan.wake_at(now + left);
             }
         }
-        let Some((key, job)) = ahead.pop_front() else { break };
-        if let Some(reason) = &barrier {
-            if detail == Detail::Actions {
-                break;
-            }
-            plan.waiting.push((key.id, reason.clone()));
-            continue;
-        }
-        if let Some(until) = job.not_before.filter(|until| *until > now) {
-            plan.wake_at(until);
-            left_waiting = true;
-            if detail == Detail::Reasons {
-                let error = job.past.last().map_or_else(String::new, |a| match &a.verdict {
-                    Reason::NotLaunched { why } => why.clone(),
-                    other => other.to_string(),
-                });
-                plan.waiting.push((key.id, Reason::Pause { error, until }));
-            }
-            continue;
-        }
-        if let Some(reason) = takes.bars(job, key.recovery.0, now) {
-            if detail == Detail::Reasons {
-                plan.waiting.push((key.id, reason));
-            }
-            continue;
-        }
-        let mut want = Want::of(state, job, now, blinds.as_ref());
-        if unknown_waits {
-            want.blind = want.blind.map(Blind::unknown);
-        }
-        // GPUs are kept for it alone.
-        let has_room = beneficiaries.contains(&key.id);
-        want.particular |= has_room;
-        if let Some(placement) = places.place_idle(job, &want) {
-            launch(job, placement, &mut takes, plan);
-            continue;
-        }
-        let slots = places.slots();
-        if let Some(last) = last {
-            for_idle -= 1;
-            if let Some(found) = slots.find_idle(&want).and_then(|_| slots.find(&want).ok()) {
-                launch(job, slots.place(job, &want, found), &mut takes, plan);
-            } else if detail == Detail::Reasons {
-                plan.waiting.push((key.id, Reason::Later { last }));
-            }
-            if for_idle == 0 || !slots.has_idle() {
-                barrier = Some(Reason::Later { last });
-            }
-            continue;
-        }
-        match slots.lower_floor(job, &want) {
-            Some((from, floor)) if from <= now => want.floor = Some(floor),
-            Some((from, _)) => plan.wake_at(from),
-            None => {}
-        }
-        let kind = failed.kind(slots.kind(&want));
-        let mut search = |failed: &mut Failed, kind: usize, want: &Want| {
-            if failed.knows(kind, want) {
-                return None;
-            }
-            let found = slots.find(want);
-            if let Err(room) = &found {
-                failed.learn(kind, want, *room);
-                // Those of unknown memory that fit nowhere keep none out that does, unless each has to be searched for by itself.
-                misses += usize::from(!want.narrowed && (want.particular || !slots.is_full_for(want)));
-            }
-            found.ok()
-        };
-        let mut found = search(&mut failed, kind, &want).map(|found| (want, found));
-        if found.is_none() && slots.limited {
-            found = want.narrower().find_map(|want| {
-                let kind = failed.kind(slots.kind(&want));
-                Some((want, search(&mut failed, kind, &want)?))
-            });
-        }
-        if let Some((want, found)) = found {
-            launch(job, slots.place(job, &want, found), &mut takes, plan);
-            continue;
-        }
-        left_waiting = true;
-        unknown_waits = unknown_waits || want.waits_as_unknown(slots);
-        starts.insert(want.start);
-        if slots.awaits_prediction(&want) {
-            awaited = true;
-            plan.wake_at(now);
-        }
-        // Recovered jobs wait without blocking others.
-        let recovering = key.recovery.0;
-        let blocks = match policy.backfill {
-            _ if recovering || by_length => false,
-            None => true,
-            Some(limit) => now.since(job.queued) > limit && slots.can_ever_fit(&want),
-        };
-        if blocks {
-            barrier = Some(Reason::Behind { job: key.id, overtaken_for: policy.backfill });
-        }
-        if detail == Detail::Reasons {
-            let reason = failed.reason(slots, kind, &want);
-            plan.waiting.push((key.id, reason));
-        }
-        // Else jobs that go first would keep it out for ever. Those that make room come back before all that wait: for a job behind others
-        // that are overdue they would take the GPUs that are kept for these.
-        let makes_room =
-            !has_room && (!overdue_waits || job.is_urgent()) && room::is_entitled(state, job, &want);
-        let makes_room = makes_room && room::make(state, job, &want, slots, plan);
-        overdue_waits = overdue_waits || want.overdue;
-        if want.holds || has_room {
-            // What fails is the same as long as no more is kept.
-            if slots.hold(&want) {
-                failed = Failed::default();
-            }
-            // Where others leave for it, all of its GPUs are free soon.
-            if !has_room && !makes_room && slots.lend(&want) {
-                failed = Failed::default();
-            }
-        }
-        if by_length && misses >= MOST_MISSES {
-            last = Some(key.id);
-            // One that awaits a prediction may take an idle GPU in the next plan, and goes before those behind it.
-            if awaited || !slots.has_idle() {
-                barrier = Some(Reason::Later { last: key.id });
-            }
-        }
-    }
-    starts.remove(&Startup::default());
-    if let Some(until) = starts.iter().filter_map(|start| places.slots().next_over_before(*start)).min() {
-        plan.wake_at(now + until.max(SOON));
-    }
-    if by_length {
-        // The next bound passes, or one job over its bound comes to be before another.
-        [state.queue().next_due(now), state.queue().next_turn(now)]
-            .into_iter()
-            .flatten()
-            .for_each(|at| plan.wake_at(at));
+        let mut walk = Walk::new((state, now, detail), (&mut places, &mut takes), plan);
+        walk.along_the_queue();
+        walk.wake_for_those_that_wait();
+        left_waiting |= walk.left_waiting;
     }
     if takes.spent {
         plan.wake_at(options.next_period(now));
@@ -253,9 +82,280 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     }
 }
 
-fn launch(job: &Job, placement: Placement, takes: &mut Takes<'_>, plan: &mut Plan) {
-    takes.take(job);
-    plan.actions.push(Action::Launch { job: job.spec.id, placement });
+/// The walk along the queue, and what of the jobs so far counts for those behind them.
+struct Walk<'a, 'p> {
+    state: &'a State,
+    now: Millis,
+    detail: Detail,
+    places: &'p mut Places<'a>,
+    takes: &'p mut Takes<'a>,
+    plan: &'p mut Plan,
+    blinds: Option<Blinds<'a>>,
+    /// Jobs that others make room for.
+    beneficiaries: BTreeSet<JobId>,
+    failed: Failed,
+    /// Why none behind is looked at: a job that may not be overtaken did not fit, or as many as may be were searched for in vain.
+    barrier: Option<Reason>,
+    /// A job waits for room of whose memory nothing at all is known. Those behind it, of whose commands more is known, do not
+    /// take it away bit by bit.
+    unknown_waits: bool,
+    /// A job waits that is over the bound on its start.
+    overdue_waits: bool,
+    /// A job waits for a prediction that the next plan has.
+    awaited: bool,
+    /// A job waits for other than its user's limits.
+    left_waiting: bool,
+    /// How jobs that were searched for in vain start up.
+    starts: BTreeSet<Startup>,
+    /// Kinds of jobs that were searched for in vain.
+    misses: usize,
+    /// The last of those, once there are [`MOST_MISSES`].
+    last: Option<JobId>,
+    /// Jobs behind that one that may still be looked at.
+    for_idle: usize,
+}
+
+impl<'a, 'p> Walk<'a, 'p> {
+    fn new(
+        (state, now, detail): (&'a State, Millis, Detail),
+        (places, takes): (&'p mut Places<'a>, &'p mut Takes<'a>),
+        plan: &'p mut Plan,
+    ) -> Self {
+        if detail == Detail::Reasons {
+            plan.waiting.reserve(state.queue().len());
+        }
+        Self {
+            state,
+            now,
+            detail,
+            places,
+            takes,
+            plan,
+            blinds: Blinds::of(state),
+            beneficiaries: room::beneficiaries(state),
+            failed: Failed::default(),
+            barrier: None,
+            unknown_waits: false,
+            overdue_waits: false,
+            awaited: false,
+            left_waiting: false,
+            starts: BTreeSet::new(),
+            misses: 0,
+            last: None,
+            for_idle: MOST_FOR_IDLE,
+        }
+    }
+
+    fn along_the_queue(&mut self) {
+        let mut line = self.state.queue().line(self.now);
+        let mut ahead = VecDeque::with_capacity(AHEAD);
+        loop {
+            if ahead.is_empty() {
+                ahead.extend(line.by_ref().take(AHEAD));
+                if self.barrier.is_none() && self.state.queue().len() > CACHED {
+                    prefetch(ahead.iter().map(|(_, job)| *job));
+                }
+            }
+            let Some((key, job)) = ahead.pop_front() else { break };
+            match &self.barrier {
+                None => self.look_at(key, job),
+                Some(_) if self.detail == Detail::Actions => break,
+                Some(reason) => self.plan.waiting.push((key.id, reason.clone())),
+            }
+        }
+    }
+
+    /// Places a job, or says why it waits.
+    fn look_at(&mut self, key: &QueueKey, job: &'a Job) {
+        if self.is_kept_back(key, job) {
+            return;
+        }
+        let mut want = Want::of(self.state, job, self.now, self.blinds.as_ref());
+        if self.unknown_waits {
+            want.blind = want.blind.map(Blind::unknown);
+        }
+        // GPUs are kept for it alone.
+        want.particular |= self.beneficiaries.contains(&key.id);
+        if let Some(placement) = self.places.place_idle(job, &want) {
+            self.launch(job, placement);
+        } else if let Some(last) = self.last {
+            self.look_for_idle(job, &want, last);
+        } else {
+            self.search_for(key, job, want);
+        }
+    }
+
+    /// Whether a job waits whatever is free: for a pause after a launch that failed, or for its user's limits.
+    fn is_kept_back(&mut self, key: &QueueKey, job: &Job) -> bool {
+        if let Some(until) = job.not_before.filter(|until| *until > self.now) {
+            self.plan.wake_at(until);
+            self.left_waiting = true;
+            self.waits(key.id, |_| {
+                let error = job.past.last().map_or_else(String::new, |a| match &a.verdict {
+                    Reason::NotLaunched { why } => why.clone(),
+                    other => other.to_string(),
+                });
+                Reason::Pause { error, until }
+            });
+            return true;
+        }
+        let bars = self.takes.bars(job, key.recovery.0, self.now);
+        let is_barred = bars.is_some();
+        if let Some(reason) = bars {
+            self.waits(key.id, |_| reason);
+        }
+        is_barred
+    }
+
+    /// Places a job on idle GPUs if it may have those: as many others as may be were searched for in vain, the last of them `last`.
+    fn look_for_idle(&mut self, job: &Job, want: &Want, last: JobId) {
+        self.for_idle -= 1;
+        let slots = self.places.slots();
+        if let Some(found) = slots.find_idle(want).and_then(|_| slots.find(want).ok()) {
+            let placement = slots.place(job, want, found);
+            self.launch(job, placement);
+        } else {
+            self.waits(job.spec.id, |_| Reason::Later { last });
+        }
+        if self.for_idle == 0 || !self.places.slots().has_idle() {
+            self.barrier = Some(Reason::Later { last });
+        }
+    }
+
+    /// Places a job on the GPUs that do for it and are the best of those, with fewer threads if need be.
+    fn search_for(&mut self, key: &QueueKey, job: &Job, mut want: Want) {
+        let slots = self.places.slots();
+        match slots.lower_floor(job, &want) {
+            Some((from, floor)) if from <= self.now => want.floor = Some(floor),
+            Some((from, _)) => self.plan.wake_at(from),
+            None => {}
+        }
+        let kind = self.failed.kind(slots.kind(&want));
+        let limited = slots.limited;
+        let mut found = self.search(kind, &want).map(|found| (want, found));
+        if found.is_none() && limited {
+            found = want.narrower().find_map(|want| {
+                let kind = self.failed.kind(self.places.slots().kind(&want));
+                Some((want, self.search(kind, &want)?))
+            });
+        }
+        match found {
+            Some((want, found)) => {
+                let placement = self.places.slots().place(job, &want, found);
+                self.launch(job, placement);
+            }
+            None => self.not_found(key, job, &want, kind),
+        }
+    }
+
+    /// GPUs for a job of this kind, if it is not known that there are none.
+    fn search(&mut self, kind: usize, want: &Want) -> Option<Found> {
+        if self.failed.knows(kind, want) {
+            return None;
+        }
+        let slots = self.places.slots();
+        let found = slots.find(want);
+        if let Err(room) = &found {
+            self.failed.learn(kind, want, *room);
+            // Those of unknown memory that fit nowhere keep none out that does, unless each has to be searched for by itself.
+            self.misses += usize::from(!want.narrowed && (want.particular || !slots.is_full_for(want)));
+        }
+        found.ok()
+    }
+
+    /// What follows from it that nothing was found for a job.
+    fn not_found(&mut self, key: &QueueKey, job: &Job, want: &Want, kind: usize) {
+        let slots = self.places.slots();
+        self.left_waiting = true;
+        self.unknown_waits = self.unknown_waits || want.waits_as_unknown(slots);
+        self.starts.insert(want.start);
+        if slots.awaits_prediction(want) {
+            self.awaited = true;
+            self.plan.wake_at(self.now);
+        }
+        if self.blocks_others(key, job, want) {
+            let overtaken_for = self.state.options().policy.backfill;
+            self.barrier = Some(Reason::Behind { job: key.id, overtaken_for });
+        }
+        self.waits(key.id, |walk| walk.failed.reason(walk.places.slots(), kind, want));
+        self.keep_gpus(job, want);
+        self.count_misses(key.id);
+    }
+
+    /// Whether a job that waits may not be overtaken.
+    fn blocks_others(&mut self, key: &QueueKey, job: &Job, want: &Want) -> bool {
+        let policy = &self.state.options().policy;
+        match policy.backfill {
+            // Recovered jobs wait without blocking others.
+            _ if key.recovery.0 || policy.line.is_by_length() => false,
+            None => true,
+            Some(limit) => self.now.since(job.queued) > limit && self.places.slots().can_ever_fit(want),
+        }
+    }
+
+    /// Keeps GPUs for a job that jobs behind it would else keep out for ever, and makes room for it where that pays.
+    fn keep_gpus(&mut self, job: &Job, want: &Want) {
+        let slots = self.places.slots();
+        let has_room = self.beneficiaries.contains(&want.job);
+        // Those that make room come back before all that wait: for a job behind others that are overdue they would take the
+        // GPUs that are kept for these.
+        let may_make_room =
+            !has_room && (!self.overdue_waits || job.is_urgent()) && room::is_entitled(self.state, job, want);
+        let makes_room = may_make_room && room::make(self.state, job, want, slots, self.plan);
+        self.overdue_waits = self.overdue_waits || want.overdue;
+        if !(want.holds || has_room) {
+            return;
+        }
+        // What fails is the same as long as no more is kept.
+        if slots.hold(want) {
+            self.failed = Failed::default();
+        }
+        // Where others leave for it, all of its GPUs are free soon.
+        if !has_room && !makes_room && slots.lend(want) {
+            self.failed = Failed::default();
+        }
+    }
+
+    /// Where jobs go by length, so many are searched for in vain in one plan, and then only idle GPUs are given away.
+    fn count_misses(&mut self, id: JobId) {
+        if !self.state.options().policy.line.is_by_length() || self.misses < MOST_MISSES {
+            return;
+        }
+        self.last = Some(id);
+        // One that awaits a prediction may take an idle GPU in the next plan, and goes before those behind it.
+        if self.awaited || !self.places.slots().has_idle() {
+            self.barrier = Some(Reason::Later { last: id });
+        }
+    }
+
+    fn launch(&mut self, job: &Job, placement: Placement) {
+        self.takes.take(job);
+        self.plan.actions.push(Action::Launch { job: job.spec.id, placement });
+    }
+
+    /// Says why a job waits, if that is asked.
+    fn waits(&mut self, id: JobId, why: impl FnOnce(&mut Self) -> Reason) {
+        if self.detail == Detail::Reasons {
+            let reason = why(self);
+            self.plan.waiting.push((id, reason));
+        }
+    }
+
+    /// When time alone lets one of those that wait start, or go before another.
+    fn wake_for_those_that_wait(&mut self) {
+        let (state, now) = (self.state, self.now);
+        self.starts.remove(&Startup::default());
+        let starts = std::mem::take(&mut self.starts);
+        let over = starts.iter().filter_map(|start| self.places.slots().next_over_before(*start)).min();
+        if let Some(until) = over {
+            self.plan.wake_at(now + until.max(SOON));
+        }
+        if state.options().policy.line.is_by_length() {
+            // The next bound passes, or one job over its bound comes to be before another.
+            let next = [state.queue().next_due(now), state.queue().next_turn(now)];
+            next.into_iter().flatten().for_each(|at| self.plan.wake_at(at));
+        }
+    }
 }
 
 /// A tenant that shows no activity keeps its GPU closed to those who wait, until patience ends.
