@@ -51,11 +51,11 @@ impl<'a> Takes<'a> {
         let may = options.allowances.of(user.uid);
         let first = self.first.get(&user.uid).copied();
         let has = self.state.usage(user.uid).with(self.added.get(&user.uid).copied().unwrap_or_default());
+        let (jobs_left, gpus_left) = may.left(has.running, has.gpus);
+        let wanted = job.spec.request.gpus;
         let limit = match (may.jobs, may.gpus) {
-            (Some(most), _) if has.running >= most => UserLimit::Jobs { most },
-            (_, Some(most)) if has.gpus.saturating_add(job.spec.request.gpus) > most => {
-                UserLimit::Gpus { wanted: job.spec.request.gpus, used: has.gpus, most }
-            }
+            (Some(most), _) if jobs_left == 0 => UserLimit::Jobs { most },
+            (_, Some(most)) if gpus_left < wanted => UserLimit::Gpus { wanted, used: has.gpus, most },
             _ => return first.map(|job| Reason::Behind { job, overtaken_for: options.policy.backfill }),
         };
         // Else smaller jobs of the same user would keep a large one out for ever.

@@ -129,6 +129,14 @@ impl Default for Allowance {
     }
 }
 
+impl Allowance {
+    /// How many more jobs and GPUs at once a user may have whose jobs that start or run are so many, on so many GPUs.
+    pub(crate) fn left(self, jobs: u32, gpus: u32) -> (u32, u32) {
+        let left = |most: Option<u32>, has| most.map_or(u32::MAX, |most| most.saturating_sub(has));
+        (left(self.jobs, jobs), left(self.gpus, gpus))
+    }
+}
+
 /// What each user may have.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Allowances {

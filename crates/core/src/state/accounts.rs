@@ -400,9 +400,8 @@ impl State {
         if self.accounts.has_spent(uid, self.now, options) {
             return (0, 0);
         }
-        let (may, has) = (options.allowances.of(uid), self.usage(uid));
-        let left = |most: Option<u32>, has: u32| most.map_or(u32::MAX, |most| most.saturating_sub(has));
-        (left(may.jobs, has.running), left(may.gpus, has.gpus))
+        let has = self.usage(uid);
+        options.allowances.of(uid).left(has.running, has.gpus)
     }
 
     /// Whether a job that waits may start now, as far as its user's limits and a pause of its own go.
