@@ -15,14 +15,14 @@ use std::cell::OnceCell;
 /// Those who are on a GPU, those that this plan has placed there among them.
 pub(super) struct Beside<'a> {
     state: &'a State,
-    members: Vec<Member>,
+    neighbours: Vec<Neighbour>,
     server: Server,
     /// As one finds them who takes turns with them, and one whom the same MPS server serves.
     modes: [Mode<'a>; 2],
 }
 
 /// A job on the GPU.
-pub(super) struct Member {
+pub(super) struct Neighbour {
     pub(super) job: JobId,
     class: Class,
     /// The floor with which it joined, where that is below the policy's.
@@ -42,23 +42,23 @@ struct Mode<'a> {
 
 impl<'a> Beside<'a> {
     pub(super) fn new(state: &'a State, id: GpuId, gpu: &Gpu) -> Self {
-        let member = |tenant: &Tenant| {
+        let neighbour = |tenant: &Tenant| {
             let job = state.job(tenant.job)?;
             let (course, ends_in) = (OnceCell::new(), OnceCell::new());
             let floor = job.placement().and_then(|placed| placed.floor);
-            Some(Member { job: tenant.job, class: job.class(), floor, course, ends_in, pace: tenant.pace })
+            Some(Neighbour { job: tenant.job, class: job.class(), floor, course, ends_in, pace: tenant.pace })
         };
-        let members = gpu.tenants.iter().filter_map(member);
+        let neighbours = gpu.tenants.iter().filter_map(neighbour);
         let (server, companies) = state.companies(id, gpu);
         let modes = companies.map(|company| Mode { outlooks: OnceCell::new(), company });
-        Self { state, members: members.collect(), server, modes }
+        Self { state, neighbours: neighbours.collect(), server, modes }
     }
 
     /// A job is placed here; `server`: what serves it if it is under MPS.
     pub(super) fn join(&mut self, job: JobId, want: &Want, server: Option<u32>) {
         let (course, ends_in) = (OnceCell::from(None), OnceCell::from(None));
         let Want { class, floor, .. } = *want;
-        self.members.push(Member { job, class, floor, course, ends_in, pace: None });
+        self.neighbours.push(Neighbour { job, class, floor, course, ends_in, pace: None });
         self.server = self.server.with(server);
         for mode in &mut self.modes {
             mode.company = mode.company.with(class);
@@ -98,11 +98,12 @@ impl<'a> Beside<'a> {
         server: Option<u32>,
         start: Startup,
     ) -> Cow<'a, Outlook> {
-        let mut over = self.members.iter().filter(|member| self.is_over_before(member, start)).peekable();
+        let mut over =
+            self.neighbours.iter().filter(|neighbour| self.is_over_before(neighbour, start)).peekable();
         if over.peek().is_none() {
             return Cow::Borrowed(now);
         }
-        let there = self.company(server).without(over.map(|member| member.class));
+        let there = self.company(server).without(over.map(|neighbour| neighbour.class));
         if there.classes.is_empty() {
             return Cow::Owned(Outlook::alone(there, now.newcomer));
         }
@@ -111,34 +112,34 @@ impl<'a> Beside<'a> {
     }
 
     /// Whether a job is taken to be over before one works that starts up like this.
-    pub(super) fn is_over_before(&self, member: &Member, start: Startup) -> bool {
+    pub(super) fn is_over_before(&self, neighbour: &Neighbour, start: Startup) -> bool {
         let by = start.others_over_by();
-        by > Millis::ZERO && self.ends_in(member).is_some_and(|ends_in| ends_in <= by)
+        by > Millis::ZERO && self.ends_in(neighbour).is_some_and(|ends_in| ends_in <= by)
     }
 
     /// The jobs that are taken to be over before one works that starts up like this, by number.
     pub(super) fn over_before(&self, start: Startup) -> Vec<JobId> {
-        let over = self.members.iter().filter(|member| self.is_over_before(member, start));
-        let mut jobs: Vec<JobId> = over.map(|member| member.job).collect();
+        let over = self.neighbours.iter().filter(|neighbour| self.is_over_before(neighbour, start));
+        let mut jobs: Vec<JobId> = over.map(|neighbour| neighbour.job).collect();
         jobs.sort_unstable();
         jobs
     }
 
     /// Time until one more of those who are there now is taken to be over before such a newcomer works.
     pub(super) fn next_over_before(&self, start: Startup) -> Option<Millis> {
-        let ends = self.members.iter().filter_map(|member| self.ends_in(member));
+        let ends = self.neighbours.iter().filter_map(|neighbour| self.ends_in(neighbour));
         let until = ends.map(|ends_in| ends_in.since(start.others_over_by()));
         until.filter(|until| *until > Millis::ZERO).min()
     }
 
     /// Time until all who are there are over or have left, as far as is known.
     pub(super) fn idle_in(&self) -> Millis {
-        self.last(|member, job| self.ends_in(member).unwrap_or(Millis::secs(job.spec.run_s())))
+        self.last(|neighbour, job| self.ends_in(neighbour).unwrap_or(Millis::secs(job.spec.run_s())))
     }
 
     /// The same, if none takes longer than expected but those that have.
     pub(super) fn idle_as_expected_in(&self) -> Millis {
-        self.last(|member, job| match self.ends_in(member) {
+        self.last(|neighbour, job| match self.ends_in(neighbour) {
             Some(_) => self.state.ends_as_expected_in(job),
             None => Millis::secs(job.spec.run_s()),
         })
@@ -146,46 +147,50 @@ impl<'a> Beside<'a> {
 
     /// The same, if each is left no more of its speed than it is to keep.
     pub(super) fn idle_at_least_speed_in(&self, rule: Progress) -> Millis {
-        self.last(|member, job| {
+        self.last(|neighbour, job| {
             let placed_now = || Millis::secs(job.spec.most_run_s().unwrap_or(job.spec.run_s()));
-            let alone = self.course(member).map_or_else(placed_now, Course::likely_left);
-            alone.at_speed(rule.with(member.floor).dip())
+            let alone = self.course(neighbour).map_or_else(placed_now, Course::likely_left);
+            alone.at_speed(rule.with(neighbour.floor).dip())
         })
     }
 
     /// When the last of those who stay is over, by what is said of each and of its job.
-    fn last(&self, ends_in: impl Fn(&Member, &Job) -> Millis) -> Millis {
+    fn last(&self, ends_in: impl Fn(&Neighbour, &Job) -> Millis) -> Millis {
         let stays = |job: &&Job| job.ending().is_none() && job.suspension().is_none();
-        let of = |member: &Member| Some(ends_in(member, self.state.job(member.job).filter(stays)?));
-        self.members.iter().filter_map(of).max().unwrap_or_default()
+        let of =
+            |neighbour: &Neighbour| Some(ends_in(neighbour, self.state.job(neighbour.job).filter(stays)?));
+        self.neighbours.iter().filter_map(of).max().unwrap_or_default()
     }
 
     /// How long a job goes on; `None`: this plan has placed it.
-    fn ends_in(&self, member: &Member) -> Option<Millis> {
-        *member.ends_in.get_or_init(|| Some(self.state.ends_in(self.state.job(member.job)?)))
+    fn ends_in(&self, neighbour: &Neighbour) -> Option<Millis> {
+        *neighbour.ends_in.get_or_init(|| Some(self.state.ends_in(self.state.job(neighbour.job)?)))
     }
 
     /// The job of this class: the newcomer, or one that is there.
     pub(super) fn who(&self, newcomer: JobId, joins: Class, class: Class) -> JobId {
-        let there = || self.members.iter().find(|member| member.class == class).map(|member| member.job);
+        let there = || {
+            self.neighbours.iter().find(|neighbour| neighbour.class == class).map(|neighbour| neighbour.job)
+        };
         Some(newcomer).filter(|_| joins == class).or_else(there).unwrap_or(newcomer)
     }
 
     /// What is predicted of each job that is there if one joins.
-    pub(super) fn paces(&self, outlook: &Outlook) -> impl Iterator<Item = (&Member, Pace)> {
-        self.members.iter().filter_map(|member| Some((member, outlook.of(member.class)?)))
+    pub(super) fn paces(&self, outlook: &Outlook) -> impl Iterator<Item = (&Neighbour, Pace)> {
+        self.neighbours.iter().filter_map(|neighbour| Some((neighbour, outlook.of(neighbour.class)?)))
     }
 
     /// How far a job is; `None`: this plan has placed it.
-    pub(super) fn course(&self, member: &Member) -> Option<Course> {
-        *member.course.get_or_init(|| Some(self.state.course(self.state.job(member.job)?)))
+    pub(super) fn course(&self, neighbour: &Neighbour) -> Option<Course> {
+        *neighbour.course.get_or_init(|| Some(self.state.course(self.state.job(neighbour.job)?)))
     }
 
     /// Time that the last job that is there takes from now on, if each is left no more of its speed than it is to keep; of one that takes longer
     /// than expected, none. Without a rule, alone.
     pub(super) fn left(&self, rule: Option<Progress>) -> Millis {
-        let least = |member: &Member| rule.map_or(Fraction::ONE, |rule| rule.with(member.floor).dip());
-        self.longest(|member, course| course.left.at_speed(least(member)))
+        let least =
+            |neighbour: &Neighbour| rule.map_or(Fraction::ONE, |rule| rule.with(neighbour.floor).dip());
+        self.longest(|neighbour, course| course.left.at_speed(least(neighbour)))
     }
 
     /// Time that the last job that is there likely takes alone, also if it has taken longer than expected.
@@ -193,15 +198,16 @@ impl<'a> Beside<'a> {
         self.longest(|_, course| course.likely_left())
     }
 
-    fn longest(&self, of: impl Fn(&Member, Course) -> Millis) -> Millis {
-        let each = self.members.iter().filter_map(|member| Some(of(member, self.course(member)?)));
+    fn longest(&self, of: impl Fn(&Neighbour, Course) -> Millis) -> Millis {
+        let each =
+            self.neighbours.iter().filter_map(|neighbour| Some(of(neighbour, self.course(neighbour)?)));
         each.max().unwrap_or_default()
     }
 
     /// What is predicted of each job that is there once a newcomer works that starts up like this, by job number.
     pub(super) fn predicted(&self, newcomer: JobId, outlook: &Outlook, start: Startup) -> Vec<Predicted> {
-        let there = self.paces(outlook).filter(|(member, _)| !self.is_over_before(member, start));
-        let there = there.map(|(member, pace)| (member.job, pace));
+        let there = self.paces(outlook).filter(|(neighbour, _)| !self.is_over_before(neighbour, start));
+        let there = there.map(|(neighbour, pace)| (neighbour.job, pace));
         let all = there.chain([(newcomer, outlook.joins)]);
         let mut tasks: Vec<Predicted> =
             all.map(|(job, Pace { expected, lower })| Predicted { job, expected, lower }).collect();

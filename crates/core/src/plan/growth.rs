@@ -36,8 +36,8 @@ pub(super) fn guard(state: &State, now: Millis, plan: &mut Plan) {
     }
 }
 
-/// One that shares a GPU, as the guard looks at it.
-struct Member<'a> {
+/// A tenant that shares its GPU, as the guard looks at it.
+struct Guarded<'a> {
     tenant: &'a Tenant,
     placement: &'a Placement,
     held: MiB,
@@ -45,7 +45,7 @@ struct Member<'a> {
     exceeded: Option<MiB>,
 }
 
-impl<'a> Member<'a> {
+impl<'a> Guarded<'a> {
     fn new(tenant: &'a Tenant, placement: &'a Placement) -> Self {
         let given = match tenant.reservation {
             Reservation::Memory(m) => Some(m),
@@ -97,30 +97,30 @@ fn leaves(state: &State, gpu: &Gpu, leaving: &BTreeSet<JobId>, now: Millis) -> O
     if now.since(seen.at) > stale_after {
         return None;
     }
-    let mut members = Vec::with_capacity(gpu.tenants.len());
+    let mut guarded = Vec::with_capacity(gpu.tenants.len());
     for tenant in &gpu.tenants {
         let job = state.job(tenant.job)?;
         if job.ending().is_some() || job.suspension().is_some() || leaving.contains(&tenant.job) {
             return None;
         }
-        members.push(Member::new(tenant, job.placement()?));
+        guarded.push(Guarded::new(tenant, job.placement()?));
     }
     let free = memory - used;
-    let left = free - members.iter().map(Member::unused).sum();
+    let left = free - guarded.iter().map(Guarded::unused).sum();
     // As much again as in the last two readings.
     let since = Millis(now.0.saturating_sub(stale_after.0));
-    let growing = || members.iter().filter(|m| m.grows(now));
-    let rise = |m: &Member<'_>| gpu.recent.rise(m.tenant.job, since);
+    let growing = || guarded.iter().filter(|m| m.grows(now));
+    let rise = |m: &Guarded<'_>| gpu.recent.rise(m.tenant.job, since);
     let soon: MiB = growing().map(rise).sum();
     if free >= memory.percent(MARGIN_PERCENT).max(MARGIN_LEAST) && left > soon {
         return None;
     }
     // Who came first only goes for what it took beyond what it was given.
-    let first = members.iter().map(Member::came).min()?;
-    let goes = |m: &&Member<'_>| m.exceeded.is_some() || m.came() > first;
+    let first = guarded.iter().map(Guarded::came).min()?;
+    let goes = |m: &&Guarded<'_>| m.exceeded.is_some() || m.came() > first;
     let last = growing().filter(goes).max_by_key(|m| m.came())?;
-    let Member { held, exceeded, .. } = *last;
+    let Guarded { held, exceeded, .. } = *last;
     let filling = Filling { gpu: gpu.info.index, memory, free, left, held, exceeded };
-    let others_rise = members.iter().any(|m| m.came() != last.came() && rise(m) > MiB::ZERO);
+    let others_rise = guarded.iter().any(|m| m.came() != last.came() && rise(m) > MiB::ZERO);
     Some(Leaves { job: last.tenant.job, alone: !others_rise, filling })
 }

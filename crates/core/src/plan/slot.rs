@@ -680,20 +680,21 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Startup, rule: Pro
         return None;
     }
     let there = || {
-        let asked = beside.paces(outlook).map(|(member, pace)| (member, pace, rule.with(member.floor)));
+        let asked =
+            beside.paces(outlook).map(|(neighbour, pace)| (neighbour, pace, rule.with(neighbour.floor)));
         let slow = asked.filter(|(_, pace, rule)| pace.expected < rule.whole_run());
-        slow.filter(|(member, ..)| !beside.is_over_before(member, start))
+        slow.filter(|(neighbour, ..)| !beside.is_over_before(neighbour, start))
     };
     let below = there().filter(|(_, pace, rule)| pace.expected < rule.dip());
-    if let Some((member, Pace { expected, .. }, rule)) = below.min_by_key(|(_, pace, _)| pace.expected) {
-        return Some(Objection::Floor { job: member.job, expected, floor: rule.dip() });
+    if let Some((neighbour, Pace { expected, .. }, rule)) = below.min_by_key(|(_, pace, _)| pace.expected) {
+        return Some(Objection::Floor { job: neighbour.job, expected, floor: rule.dip() });
     }
-    there().find_map(|(member, pace, rule)| {
+    there().find_map(|(neighbour, pace, rule)| {
         let over_run = |course: Course| {
-            course.whole_run(member.pace.unwrap_or(pace.expected), start.takes, pace.expected)
+            course.whole_run(neighbour.pace.unwrap_or(pace.expected), start.takes, pace.expected)
         };
-        let (whole, least) = (beside.course(member).map_or(pace.expected, over_run), rule.whole_run());
-        (whole < least).then_some(Objection::WholeRun { job: member.job, whole, least })
+        let (whole, least) = (beside.course(neighbour).map_or(pace.expected, over_run), rule.whole_run());
+        (whole < least).then_some(Objection::WholeRun { job: neighbour.job, whole, least })
     })
 }
 
