@@ -270,8 +270,7 @@ impl Counted {
 }
 
 /// Least progress within a limit: 1 over the slowdown, rounded down.
-#[must_use]
-pub fn least_progress(max_slowdown: Fraction) -> Fraction {
+pub(crate) fn least_progress(max_slowdown: Fraction) -> Fraction {
     let one = u64::from(Fraction::ONE.0);
     let least = (one * one).checked_div(u64::from(max_slowdown.0)).unwrap_or(one);
     Fraction(u32::try_from(least.min(one)).unwrap_or(Fraction::ONE.0))

@@ -8,7 +8,7 @@
 //! back into the queue without charge, and not beside the same job again.
 
 pub use crate::progress::{
-    Class, Company, Counted, Kept, Measured, Outlook, Pace, Predicted, Question, least_progress, slowdown,
+    Class, Company, Counted, Kept, Measured, Outlook, Pace, Predicted, Question, slowdown,
 };
 
 use crate::explain::Reason;

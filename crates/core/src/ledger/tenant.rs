@@ -175,8 +175,7 @@ impl Growth {
     }
 
     /// Whether it rose again and again long after the start.
-    #[must_use]
-    pub const fn is_growing(&self) -> bool {
+    pub(crate) const fn is_growing(&self) -> bool {
         self.late >= GROWING
     }
 
@@ -305,8 +304,7 @@ impl Tenant {
     }
 
     /// Until when nobody else is admitted because it took more than was reserved for it.
-    #[must_use]
-    pub fn rising_until(&self, options: &Options) -> Option<Millis> {
+    pub(crate) fn rising_until(&self, options: &Options) -> Option<Millis> {
         self.growth.exceeded.map(|at| at + options.window)
     }
 }

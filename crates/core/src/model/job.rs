@@ -255,8 +255,7 @@ impl Job {
     /// Memory that a GPU must have at least to be worth another attempt, by what is known from earlier
     /// ones: the most that was seen, and more than a GPU that it had alone and filled. What was seen on one of several GPUs says
     /// nothing of the others: a job may hold more on the first one or on a large one.
-    #[must_use]
-    pub fn least_capacity(&self) -> MiB {
+    pub(crate) fn least_capacity(&self) -> MiB {
         let least = |attempt: &Attempt| match &attempt.verdict {
             Reason::OutOfMemoryRetry { blame: Blame::WholeGpu { capacity }, .. } => Some(*capacity + MiB(1)),
             _ => attempt.peak.filter(|_| attempt.placement.gpus.len() == 1),

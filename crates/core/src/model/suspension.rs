@@ -95,8 +95,7 @@ impl Suspension {
     }
 
     /// Whether it is for the job's own sake, which moves to an idle GPU.
-    #[must_use]
-    pub fn is_spread(&self) -> bool {
+    pub(crate) fn is_spread(&self) -> bool {
         matches!(self.cause.as_deref(), Some(EndCause::Spread { .. }))
     }
 

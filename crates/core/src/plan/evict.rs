@@ -5,7 +5,8 @@
 use super::Plan;
 use super::ending::{leaving_by, take_off};
 use crate::model::{EndCause, GpuId, Job, JobId, Phase};
-use crate::slowdown::{least_progress, limit, slowdown};
+use crate::progress::least_progress;
+use crate::slowdown::{limit, slowdown};
 use crate::state::State;
 use crate::units::{Fraction, Millis};
 use std::collections::BTreeSet;

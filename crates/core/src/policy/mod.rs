@@ -49,8 +49,7 @@ pub enum Order {
 
 impl Order {
     /// Whether it goes by what is predicted of jobs beside each other.
-    #[must_use]
-    pub const fn is_predicted(self) -> bool {
+    pub(crate) const fn is_predicted(self) -> bool {
         matches!(self, Self::Speedup | Self::Packed | Self::Throughput)
     }
 
@@ -147,8 +146,7 @@ impl Progress {
     /// What is asked of a newcomer that takes so long alone, would wait so long for a GPU of its own, and has waited for [`Self::patience`]. The
     /// floor is there for its sake: where it would wait for hours to run for minutes it is two fifths, at which it is done long before it would start
     /// alone. `None`: the floor as it is.
-    #[must_use]
-    pub fn after_waiting(self, run: Millis, wait: Millis) -> Option<Fraction> {
+    pub(crate) fn after_waiting(self, run: Millis, wait: Millis) -> Option<Fraction> {
         (wait.0 / LONG_WAIT >= run.0).then_some(Fraction(self.floor.0 / 5 * 2))
     }
 

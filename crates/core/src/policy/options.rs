@@ -254,8 +254,7 @@ impl Options {
     }
 
     /// The same for a job whose memory grows.
-    #[must_use]
-    pub fn growing_margin(&self, peak: MiB) -> MiB {
+    pub(crate) fn growing_margin(&self, peak: MiB) -> MiB {
         self.margin(peak).max(peak.percent(GROWING_MARGIN))
     }
 }

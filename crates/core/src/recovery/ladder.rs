@@ -104,8 +104,7 @@ impl fmt::Display for GiveUp {
 /// (a ladder by the size of the GPU), then to a GPU alone. A GPU alone comes at once where the method says so, where the job was harmed too
 /// often, with the last of several retries, where the attempt ran for long (under `adaptive`), and where no GPU has the memory of the next step. A job that was alone on a
 /// GPU and filled it gets a larger one, also with its last retry used: that is progress, and ends with the largest GPU.
-#[must_use]
-pub fn next_attempt(facts: &OomFacts, blame: &Blame, tried: &Tried, rules: &Options) -> Next {
+pub(crate) fn next_attempt(facts: &OomFacts, blame: &Blame, tried: &Tried, rules: &Options) -> Next {
     let filled_gpu = matches!(blame, Blame::WholeGpu { .. });
     let charged = blame.is_own_fault();
     if charged && tried.charged >= tried.max_charged && !(filled_gpu && tried.max_charged > 0) {
@@ -144,16 +143,19 @@ pub fn next_attempt(facts: &OomFacts, blame: &Blame, tried: &Tried, rules: &Opti
 
 /// What a job gets that was put back for its neighbours' sake: what it had, and a GPU alone if it happens again and
 /// again. It is charged nothing.
-#[must_use]
-pub fn after_neighbours(floor: Option<Floor>, free: u32, rules: &Options) -> Option<Floor> {
+pub(crate) fn after_neighbours(floor: Option<Floor>, free: u32, rules: &Options) -> Option<Floor> {
     if is_harmed_often(free, rules) { Some(Floor::ExclusiveGpu) } else { floor }
 }
 
 /// What a job gets that was put back since its memory grew on a GPU that was about to run full: what it was seen to hold
 /// and as much again as a job takes that grows, or a GPU alone where none has that, or if it happens again and again. One
 /// that was far from what it was `given` gets that once more: others took the memory. It is charged nothing.
-#[must_use]
-pub fn after_growth(peak: Option<MiB>, given: Option<MiB>, tried: &Tried, rules: &Options) -> Option<Floor> {
+pub(crate) fn after_growth(
+    peak: Option<MiB>,
+    given: Option<MiB>,
+    tried: &Tried,
+    rules: &Options,
+) -> Option<Floor> {
     if goes_alone(tried, rules) {
         return Some(Floor::ExclusiveGpu);
     }

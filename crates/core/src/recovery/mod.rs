@@ -11,4 +11,5 @@ mod ladder;
 pub use around::{Around, Glance, Glances, Span};
 pub use blame::{Blame, OomFacts, blame};
 pub use evidence::{Evidence, EvidenceKind, Said, scan};
-pub use ladder::{Floor, GiveUp, Next, Tried, after_growth, after_neighbours, next_attempt};
+pub use ladder::{Floor, GiveUp, Next, Tried};
+pub(crate) use ladder::{after_growth, after_neighbours, next_attempt};

@@ -204,15 +204,13 @@ impl NewJob {
     }
 
     /// How long it runs alone at most, seconds: by its time limit, and in nine of ten cases by earlier runs. `None`: nothing is known.
-    #[must_use]
-    pub fn most_run_s(&self) -> Option<u64> {
+    pub(crate) fn most_run_s(&self) -> Option<u64> {
         let limit = self.request.time_limit.map(|limit| limit.0 / 1000);
         [limit, self.run_time.map(|run| run.high_s)].into_iter().flatten().min()
     }
 
     /// What many jobs such as this one take in the mean, seconds, at least one: the sum of many run times goes by that.
-    #[must_use]
-    pub fn mean_run_s(&self) -> u64 {
+    pub(crate) fn mean_run_s(&self) -> u64 {
         self.run_time.map_or(self.run_s(), |run| run.mean_s()).max(1)
     }
 }

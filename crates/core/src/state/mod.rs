@@ -227,8 +227,7 @@ impl State {
     }
 
     /// Times that a command faulted under MPS.
-    #[must_use]
-    pub fn faults_of(&self, command_key: u64) -> u32 {
+    pub(crate) fn faults_of(&self, command_key: u64) -> u32 {
         self.faulted.get(&command_key).copied().unwrap_or(0)
     }
 

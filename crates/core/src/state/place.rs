@@ -104,8 +104,7 @@ impl State {
     }
 
     /// What is reserved for a job by the policy in force: reservation and the number behind it.
-    #[must_use]
-    pub fn reservation_for(&self, job: &Job) -> (Reservation, Option<MiB>) {
+    pub(crate) fn reservation_for(&self, job: &Job) -> (Reservation, Option<MiB>) {
         let forecast = self.options.forecast(&job.spec);
         self.reservation_from(forecast.map(|(m, _)| m), job.floor)
     }

@@ -163,8 +163,7 @@ impl<'a> Queue<'a> {
     }
 
     /// Whether one of them has a limit of slowdown of its own.
-    #[must_use]
-    pub const fn any_limited(self) -> bool {
+    pub(crate) const fn any_limited(self) -> bool {
         self.waiting.limited > 0
     }
 
@@ -249,8 +248,7 @@ impl<'a> Queue<'a> {
     }
 
     /// When the next bound passes, if the same users wait until then.
-    #[must_use]
-    pub fn next_due(self, now: Millis) -> Option<Millis> {
+    pub(crate) fn next_due(self, now: Millis) -> Option<Millis> {
         let next = self.waiting.due.iter().filter_map(|(user, jobs)| {
             let clock = self.clock(*user, now);
             let mut left = jobs.range((clock, JobId(u64::MAX))..).map(|((due, _), _)| due.since(clock));
@@ -262,8 +260,7 @@ impl<'a> Queue<'a> {
 
     /// When the order of the jobs that are over their bounds changes, if the same users wait until then: the clocks of users go
     /// by their shares.
-    #[must_use]
-    pub fn next_turn(self, now: Millis) -> Option<Millis> {
+    pub(crate) fn next_turn(self, now: Millis) -> Option<Millis> {
         if self.shadows.go_alike() {
             return None;
         }
