@@ -130,8 +130,7 @@ impl Glances {
 
     /// What is known of the time around the death of a job that is told of at `now`. `stale`: looks that are older
     /// than this say nothing.
-    #[must_use]
-    pub fn around(&self, job: JobId, placed: Millis, now: Millis, stale: Millis) -> Around {
+    pub(crate) fn around(&self, job: JobId, placed: Millis, now: Millis, stale: Millis) -> Around {
         let near = self.near(job, placed, now);
         let Some(last) = near.last().filter(|last| now.since(last.until) <= stale) else {
             return Around::default();
@@ -164,8 +163,7 @@ impl Glances {
 
     /// By how much the memory of a job rose over the last two looks that differ, where it rose in each of them; else by
     /// nothing. `since`: from before that no look counts.
-    #[must_use]
-    pub fn rise(&self, job: JobId, since: Millis) -> MiB {
+    pub(crate) fn rise(&self, job: JobId, since: Millis) -> MiB {
         let [.., first, second, last] = self.0.as_slice() else { return MiB::ZERO };
         match (first.of(job), second.of(job), last.of(job)) {
             (Some(a), Some(b), Some(c)) if a < b && b < c && first.until >= since => c - a,
@@ -209,7 +207,7 @@ fn widen(
 
 /// From the least to the most that it can have been, as far as the looks go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub(crate) struct Span {
     /// Lower bound.
     pub least: MiB,
     /// Upper bound.
@@ -218,7 +216,7 @@ pub struct Span {
 
 /// What the looks around a death say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Around {
+pub(crate) struct Around {
     /// Memory that the job was last seen to hold.
     pub held: Option<MiB>,
     /// Memory in use by anyone at that time.

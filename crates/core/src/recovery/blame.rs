@@ -101,7 +101,7 @@ impl fmt::Display for Blame {
 
 /// What is known at an out-of-memory, about the GPU where it happened.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct OomFacts {
+pub(crate) struct OomFacts {
     /// Most memory seen of the job on one GPU.
     pub peak: Option<MiB>,
     /// What it held when it was last seen.
@@ -181,8 +181,7 @@ impl OomFacts {
 
     /// What the job wanted at least: the most that it was seen to hold, and what it held in the end plus the
     /// allocation that failed.
-    #[must_use]
-    pub fn reached(&self) -> Option<MiB> {
+    pub(crate) fn reached(&self) -> Option<MiB> {
         let end = match (self.held(), self.wanted) {
             (None, None) => None,
             (held, wanted) => Some(held.unwrap_or_default() + wanted.unwrap_or_default()),
@@ -249,8 +248,7 @@ impl OomFacts {
 /// `max_free_retries` times and only on a GPU that was short of memory or that nobody looked at, and then a GPU alone
 /// (which any user may ask for). It costs no other user anything: who is named as having filled the GPU is taken from the
 /// looks, and is charged nothing for it.
-#[must_use]
-pub fn blame(facts: &OomFacts) -> Blame {
+pub(crate) fn blame(facts: &OomFacts) -> Blame {
     let said = facts.message();
     let reached = facts.reached();
     let said_full = facts.said_full();

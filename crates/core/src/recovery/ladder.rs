@@ -36,7 +36,7 @@ impl fmt::Display for Floor {
 
 /// A job that ran out of GPU memory: what it has behind it, what it may have, and which GPUs there are for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tried {
+pub(crate) struct Tried {
     /// What the attempt that failed was to get at least.
     pub floor: Option<Floor>,
     /// Retries charged to it before.
@@ -62,7 +62,7 @@ impl Tried {
 
 /// What comes after an out-of-memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub(crate) enum Next {
     /// Another attempt.
     Retry {
         /// What it gets; `None`: what any job gets of which no more is known.
@@ -76,7 +76,7 @@ pub enum Next {
 
 /// Why there is no other attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GiveUp {
+pub(crate) enum GiveUp {
     /// All retries that it may have are charged: so many.
     RetriesUsed(u32),
     /// It needs a larger GPU than there is.

@@ -8,8 +8,10 @@ mod blame;
 mod evidence;
 mod ladder;
 
-pub use around::{Around, Glance, Glances, Span};
-pub use blame::{Blame, OomFacts, blame};
+pub(crate) use around::Around;
+pub use around::{Glance, Glances};
+pub use blame::Blame;
+pub(crate) use blame::{OomFacts, blame};
 pub use evidence::{Evidence, EvidenceKind, Said, scan};
-pub use ladder::{Floor, GiveUp, Next, Tried};
-pub(crate) use ladder::{after_growth, after_neighbours, next_attempt};
+pub use ladder::Floor;
+pub(crate) use ladder::{Next, Tried, after_growth, after_neighbours, next_attempt};
