@@ -377,7 +377,7 @@ impl Slowdowns {
             let gpus: Vec<&Gpu> = placement.gpus.iter().filter_map(|id| state.gpu(*id)).collect();
             // While it is suspended it stands still, which is no neighbour's doing.
             let is_on = job.suspension().is_none();
-            let Some(company) = Company::of(job.spec.id, &gpus).filter(|_| is_on) else {
+            let Some(neighbourhood) = Neighbourhood::of(job.spec.id, &gpus).filter(|_| is_on) else {
                 if let Some(watch) = self.watched.get_mut(&job.spec.id) {
                     watch.breaks(now);
                 }
@@ -411,14 +411,14 @@ impl Slowdowns {
             inputs.extend(share.map(|share| Input::Counted { job: job.spec.id, attempt, share }));
             // With fewer threads than it asked for it is not as it is alone.
             let narrowed = is_narrowed(job) && placement.thread_percent != job.spec.request.thread_percent;
-            if company.alone && narrowed {
+            if neighbourhood.alone && narrowed {
                 watch.breaks(now);
-            } else if company.alone {
+            } else if neighbourhood.alone {
                 let window = state.options().slowdown_window;
-                self.look_alone(now, job, &gpus, &company, window, looks);
+                self.look_alone(now, job, &gpus, &neighbourhood, window, looks);
             } else {
-                let latency = self.look_at_latency(now, state, job, &company);
-                let steps = self.look_together(now, state, job, &gpus, &company);
+                let latency = self.look_at_latency(now, state, job, &neighbourhood);
+                let steps = self.look_together(now, state, job, &gpus, &neighbourhood);
                 // Its limit goes by whichever is worse.
                 let exact = |(progress, over)| (progress, over, false);
                 let worse = match (steps, latency.map(exact)) {
@@ -440,7 +440,7 @@ impl Slowdowns {
                 let of_all = |watch: &Watch| !is_narrowed(job) || watch.rate.is_none();
                 if let Some((progress, over, false)) = steps
                     && self.watched.get(&job.spec.id).is_some_and(of_all)
-                    && company.settled_at.is_some_and(|at| now.since(at) >= over)
+                    && neighbourhood.settled_at.is_some_and(|at| now.since(at) >= over)
                     && !loading(over)
                 {
                     observed.insert(job.spec.id, progress);
@@ -493,7 +493,7 @@ impl Slowdowns {
         now: Millis,
         job: &Job,
         gpus: &[&Gpu],
-        company: &Company,
+        neighbourhood: &Neighbourhood,
         window: Millis,
         looks: &[Look],
     ) {
@@ -504,7 +504,7 @@ impl Slowdowns {
         // While it loads it does nothing of what it will do: to its first step where it tells of steps, else to its first activity.
         let stepped = gpus.iter().filter_map(|gpu| gpu.tenant(id)?.stepped).max();
         let works = stepped.map_or(Millis::ZERO, |at| at + FIRST_STEPS);
-        let begins = company.since.max(watch.began) + WARM_UP;
+        let begins = neighbourhood.since.max(watch.began) + WARM_UP;
         let alone = watch.alone.get_or_insert_with(|| Alone::new(begins.max(works)));
         if alone.since < works {
             *alone = Alone::new(works);
@@ -524,7 +524,7 @@ impl Slowdowns {
             false if self.paces.counts(id).is_some() || alone.samples.are_light(fine) => FIRST_COUNTS,
             false => Millis::ZERO,
         };
-        if stepped.is_none() && now.since(company.since) < loads {
+        if stepped.is_none() && now.since(neighbourhood.since) < loads {
             *alone = Alone::new(now);
             return;
         }
@@ -579,13 +579,13 @@ impl Slowdowns {
         now: Millis,
         state: &State,
         job: &Job,
-        company: &Company,
+        neighbourhood: &Neighbourhood,
     ) -> Option<(f64, Millis)> {
         job.spec.request.latency_us?;
         let alone_ms = f64::from(job.spec.profile.latency_us?) / 1000.0;
         let window = state.options().slowdown_window;
         let watch = self.watched.get_mut(&job.spec.id)?;
-        let from = company.settled_at.unwrap_or(company.changed).max(watch.latency_measured);
+        let from = neighbourhood.settled_at.unwrap_or(neighbourhood.changed).max(watch.latency_measured);
         let from = from.max(Millis(now.0.saturating_sub(LOOK_BACK.0)));
         let over = now.since(from);
         if over < window {
@@ -608,7 +608,7 @@ impl Slowdowns {
         state: &State,
         job: &Job,
         gpus: &[&Gpu],
-        company: &Company,
+        neighbourhood: &Neighbourhood,
     ) -> Option<(f64, Millis, bool)> {
         let id = job.spec.id;
         let window = state.options().slowdown_window;
@@ -619,7 +619,7 @@ impl Slowdowns {
         let earlier = known.filter(|rate| !asks_for_fewer && rate.per_s > 0.0);
         let watch = self.watched.get_mut(&id)?;
         watch.alone = None;
-        let from = company.settled_at.unwrap_or(company.changed).max(watch.measured);
+        let from = neighbourhood.settled_at.unwrap_or(neighbourhood.changed).max(watch.measured);
         let from = from.max(Millis(now.0.saturating_sub(LOOK_BACK.0)));
         let over = now.since(from);
         if over < window {
@@ -983,19 +983,19 @@ impl Alone {
     }
 }
 
-/// Who a job is with.
-struct Company {
-    /// No other has begun on its GPUs: no tenant, no process that is not ours.
+/// What is beside a job on its GPUs.
+struct Neighbourhood {
+    /// Nothing: no other tenant has begun there, and no process that is not ours.
     alone: bool,
-    /// Since when it is active; not before a job last came or went.
+    /// Since when the job is active; not before another last came or went.
     since: Millis,
-    /// When a job last came or went.
+    /// When another last came or went.
     changed: Millis,
-    /// When the last of them had begun and settled a little; `None`: one has not begun yet.
+    /// When the last of all of them had begun and settled a little; `None`: one has not begun yet.
     settled_at: Option<Millis>,
 }
 
-impl Company {
+impl Neighbourhood {
     /// `None`: the job has not begun, or strangers are there, whose part nobody knows.
     fn of(id: JobId, gpus: &[&Gpu]) -> Option<Self> {
         let own = gpus.iter().filter_map(|gpu| gpu.tenant(id)?.active_since).max()?;

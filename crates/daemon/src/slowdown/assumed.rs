@@ -23,7 +23,7 @@ type Key = (u64, String);
 #[derive(Default)]
 pub(super) struct Assumptions {
     guesses: BTreeMap<Key, Kept>,
-    companies: BTreeMap<GpuId, Company>,
+    groups: BTreeMap<GpuId, Group>,
     /// Rows to store.
     changed: BTreeSet<Key>,
     forgotten: Vec<Key>,
@@ -37,7 +37,7 @@ struct Kept {
 }
 
 /// Jobs at work on a GPU.
-struct Company {
+struct Group {
     members: Vec<(JobId, u32)>,
     /// From when on what the GPU does counts.
     from: Millis,
@@ -91,15 +91,15 @@ impl Assumptions {
                 jobs.iter().any(|job| !profiles.contains_key(&key(job.spec.command_key)))
             };
             let Some((jobs, unsure)) = at_work(state, gpu, counting).filter(any_unknown) else {
-                self.companies.remove(&id);
+                self.groups.remove(&id);
                 continue;
             };
             let members = jobs.iter().map(|job| (job.spec.id, job.attempts)).collect();
-            let company = self.companies.entry(id).or_insert_with(|| Company::new(Vec::new(), now));
-            if company.members != members {
-                *company = Company::new(members, now);
+            let group = self.groups.entry(id).or_insert_with(|| Group::new(Vec::new(), now));
+            if group.members != members {
+                *group = Group::new(members, now);
             }
-            let Some(seen) = company.look(now, gpu, looks) else { continue };
+            let Some(seen) = group.look(now, gpu, looks) else { continue };
             let alone = KnownAlone { profiles, assumed: self };
             let all: Vec<&Job> = jobs.iter().chain(&unsure).copied().collect();
             let there = |jobs| Together::of(state, gpu, jobs);
@@ -142,7 +142,7 @@ impl Assumptions {
     }
 }
 
-impl Company {
+impl Group {
     fn new(members: Vec<(JobId, u32)>, now: Millis) -> Self {
         Self { members, from: now + SETTLING, samples: Samples::default() }
     }

@@ -1074,7 +1074,7 @@ fn latency_is_judged_where_few_requests_come() {
         spec.profile.latency_us = Some(10_000);
         let job = Job { spec, ..bars.host.state.job(bars.job).unwrap().clone() };
         let looks = [bars.host.look(0)];
-        let company = Company {
+        let neighbourhood = Neighbourhood {
             alone: false,
             since: Millis::ZERO,
             changed: Millis::ZERO,
@@ -1088,7 +1088,7 @@ fn latency_is_judged_where_few_requests_come() {
                 bars.host.slowdowns.paces.print(bars.job, bars.host.now, "latency 40.0 ms");
             }
             let Host { slowdowns, state, now, .. } = &mut bars.host;
-            seen.extend(slowdowns.look_at_latency(*now, state, &job, &company));
+            seen.extend(slowdowns.look_at_latency(*now, state, &job, &neighbourhood));
         }
         let progress = seen.first().map(|(progress, _)| (progress * 100.0).round() / 100.0);
         assert_eq!(progress, expected, "a request every {every} s");

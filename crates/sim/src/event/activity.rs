@@ -22,7 +22,7 @@ pub(super) type Guesses = BTreeMap<u64, Guess>;
 
 /// Jobs at work on a GPU.
 #[derive(Debug, Default)]
-struct Company {
+struct Group {
     members: Vec<JobIndex>,
     /// The command of the one job that is there, if none is beside it on its other GPUs either.
     alone: Option<u64>,
@@ -35,13 +35,13 @@ struct Company {
 #[derive(Debug, Default)]
 pub(super) struct Learner {
     pub(super) guesses: Guesses,
-    companies: Vec<Company>,
+    groups: Vec<Group>,
 }
 
 impl Learner {
     pub(super) fn new(gpus: usize) -> Self {
-        let companies = std::iter::repeat_with(Company::default).take(gpus).collect();
-        Self { guesses: Guesses::new(), companies }
+        let groups = std::iter::repeat_with(Group::default).take(gpus).collect();
+        Self { guesses: Guesses::new(), groups }
     }
 
     /// Looks at all GPUs. The commands of which something notable was learned, and when there is more to learn, if nothing changes.
@@ -53,11 +53,11 @@ impl Learner {
         known: &mut Known,
         model: &SlowdownModel,
     ) -> (BTreeSet<u64>, Option<Millis>) {
-        let Self { guesses, companies } = self;
+        let Self { guesses, groups } = self;
         let mut news = BTreeSet::new();
         let mut next: Option<Millis> = None;
         let mut look_at = |at: Millis| next = Some(next.map_or(at, |next| next.min(at)));
-        for ((id, gpu), company) in (0..).map(GpuId).zip(state.gpus()).zip(companies) {
+        for ((id, gpu), group) in (0..).map(GpuId).zip(state.gpus()).zip(groups) {
             let at_work = gpu.tenants.iter().filter_map(|tenant| state.job(tenant.job));
             let at_work =
                 at_work.filter(|job| world.jobs[index(job.spec.id) as usize].stage == Stage::Active);
@@ -68,25 +68,25 @@ impl Learner {
                 _ => None,
             };
             // Of one that has just left, too.
-            if let Some(command) = company.alone
-                && now.since(company.since) >= WARM_UP + PROFILE
+            if let Some(command) = group.alone
+                && now.since(group.since) >= WARM_UP + PROFILE
                 && known.seen_alone(command)
             {
                 guesses.remove(&command);
                 news.insert(command);
             }
-            if company.members != members || company.alone != alone {
-                *company = Company { members, alone, since: now, steps: 0 };
+            if group.members != members || group.alone != alone {
+                *group = Group { members, alone, since: now, steps: 0 };
             }
             if jobs.iter().all(|job| known.is_active_known(job.spec.command_key)) {
                 continue;
             }
-            if company.alone.is_some() {
-                look_at(company.since + WARM_UP + PROFILE);
+            if group.alone.is_some() {
+                look_at(group.since + WARM_UP + PROFILE);
             }
-            let steps = (now.since(company.since).since(SETTLING).0 / ASSUME_WINDOW.0).min(MOST_STEPS);
+            let steps = (now.since(group.since).since(SETTLING).0 / ASSUME_WINDOW.0).min(MOST_STEPS);
             let seen = world.gpus[id.0 as usize].seen();
-            for _ in std::mem::replace(&mut company.steps, steps)..steps {
+            for _ in std::mem::replace(&mut group.steps, steps)..steps {
                 let alone = FromTrace { workload, known, guesses };
                 for (command, profile) in
                     outlook::assume(model, Together::of(state, gpu, &jobs), &seen, &alone)
@@ -97,7 +97,7 @@ impl Learner {
                 }
             }
             if steps < MOST_STEPS {
-                look_at(company.since + SETTLING + Millis(ASSUME_WINDOW.0 * (steps + 1)));
+                look_at(group.since + SETTLING + Millis(ASSUME_WINDOW.0 * (steps + 1)));
             }
         }
         (news, next)
