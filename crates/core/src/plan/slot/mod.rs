@@ -3,81 +3,22 @@
 //!
 //! Which GPU is taken among those that do is in [`super::search`].
 
+mod objection;
+
 use super::beside::Beside;
 use super::want::Want;
-use crate::explain::{Holder, Narrowed, Refusal};
+use crate::explain::{Holder, Refusal};
 use crate::ledger::{Gpu, Reservation, Tenant};
 use crate::model::{GpuId, JobId, SharingMode};
-use crate::policy::{GateVerdict, Options, Order, Pack, Progress};
-use crate::progress::{Outlook, Pace, Predicted, least_progress, slowdown};
+use crate::policy::{GateVerdict, Options, Pack};
+use crate::progress::{Outlook, Predicted};
 use crate::reading::Health;
-use crate::slowdown::{kept_apart, limit, limited_tenant, was_parted};
-use crate::state::{Course, Server, Startup, State};
+use crate::slowdown::{limit, limited_tenant, was_parted};
+use crate::state::{Server, Startup, State};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
+use objection::Objection;
 use std::borrow::Cow;
-
-/// Why a job may not join a GPU, as far as progress goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Objection {
-    /// A limit would be exceeded.
-    Exceeded {
-        /// The job whose limit it is.
-        job: JobId,
-        /// Predicted slowdown.
-        expected: Fraction,
-        /// The bound, which is what counts.
-        upper: Fraction,
-        /// The limit.
-        limit: Fraction,
-    },
-    /// A job has a limit, and nothing can be predicted because one is not known well enough.
-    Unknown {
-        /// The job that is not known well enough.
-        job: JobId,
-        /// The job whose limit it is.
-        limited: JobId,
-    },
-    /// A job has a limit, and nothing is predicted yet.
-    NotYet {
-        /// The job whose limit it is.
-        limited: JobId,
-    },
-    /// Processes that are not ours are there: their effect cannot be predicted.
-    Foreign,
-    /// They were together before, and one of them had to be evicted.
-    Apart(JobId),
-    /// The policy goes by what jobs get done together, and too little is known of this one; `None`: nothing is predicted
-    /// yet.
-    Unprofiled(Option<JobId>),
-    /// A job would be slower than the policy asks for.
-    Floor {
-        /// Which.
-        job: JobId,
-        /// What is predicted of it.
-        expected: Fraction,
-        /// What it must keep.
-        floor: Fraction,
-    },
-    /// A job that is there would keep too little over its whole run.
-    WholeRun {
-        /// Which.
-        job: JobId,
-        /// What it would keep.
-        whole: Fraction,
-        /// What it must.
-        least: Fraction,
-    },
-    /// All of them together would gain too little.
-    Gain {
-        /// What they would gain.
-        gain: Fraction,
-        /// What they must.
-        least: Fraction,
-    },
-    /// Jobs of these classes were together before, and one fell below the floor.
-    Bad,
-}
 
 /// Why a GPU does not do for a job, in short: asked of every GPU for many jobs, so without details.
 #[derive(Clone, Copy)]
@@ -339,94 +280,6 @@ impl<'a> Slot<'a> {
         }
     }
 
-    /// Why predictions or earlier experience keep a job off this one.
-    fn objection(&self, want: &Want) -> Option<Objection> {
-        let policy = &self.state.options().policy;
-        let limited = if want.limited { Some(want.job) } else { self.limited };
-        if !want.particular && limited.is_none() && !policy.goes_by_predictions() {
-            return None;
-        }
-        if (want.particular || self.parted)
-            && let Some(apart) = kept_apart(self.state, self.state.job(want.job)?, self.gpu)
-        {
-            return Some(Objection::Apart(apart));
-        }
-        if want.limited && !self.gpu.foreign().is_empty() {
-            return Some(Objection::Foreign);
-        }
-        if self.tenants == 0 {
-            return None;
-        }
-        let by_throughput = policy.order == Order::Throughput;
-        if limited.is_none() && !by_throughput && policy.progress.is_none() {
-            return None;
-        }
-        let Some((beside, outlook)) = self.outlook_now(want) else {
-            return Some(
-                limited.map_or(Objection::Unprofiled(None), |limited| Objection::NotYet { limited }),
-            );
-        };
-        let unknown = outlook.unknown.first().map(|class| beside.who(want.job, want.class, *class));
-        if by_throughput && outlook.throughput.is_none() {
-            return Some(Objection::Unprofiled(unknown.or(Some(want.job))));
-        }
-        if let Some(rule) = policy.progress.filter(|_| outlook.has_paces()) {
-            let outlook = &*beside.outlook_at_work(outlook, self.server_for(want), want.start);
-            let least = if want.overdue { Fraction(0) } else { rule.gain };
-            if let Some(floor) = below(rule.with(want.floor), outlook, want.start) {
-                return Some(Objection::Floor { job: want.job, expected: outlook.joins.expected, floor });
-            }
-            if let Some(objection) = slowed_down(beside, outlook, want.start, rule) {
-                return Some(objection);
-            }
-            let gain = outlook.gain_over_run(want.start.share);
-            if gain < least {
-                return Some(Objection::Gain { gain, least });
-            }
-            if self.state.is_bad(&outlook.there, want.class) {
-                return Some(Objection::Bad);
-            }
-        }
-        match (unknown, limited) {
-            (Some(unknown), _) if policy.progress.is_some() && !outlook.has_paces() => {
-                Some(Objection::Unprofiled(Some(unknown)))
-            }
-            (_, None) => None,
-            (Some(job), Some(limited)) => Some(Objection::Unknown { job, limited }),
-            (None, Some(_)) => self.by_limits(want, beside, outlook),
-        }
-    }
-
-    /// What limits of slowdown have against a job beside these.
-    fn by_limits(&self, want: &Want, beside: &Beside, outlook: &Outlook) -> Option<Objection> {
-        beside.predicted(want.job, outlook, Startup::default()).into_iter().find_map(|task| {
-            let limit = limit(self.state, self.state.job(task.job)?)?;
-            let Some(lower) = task.lower else {
-                return Some(Objection::NotYet { limited: task.job });
-            };
-            (lower < least_progress(limit)).then(|| Objection::Exceeded {
-                job: task.job,
-                expected: slowdown(task.expected),
-                upper: slowdown(lower),
-                limit,
-            })
-        })
-    }
-
-    /// Why a job that would get fewer threads is to have them here: whose limit it would break with all. `None`: it would break none.
-    pub(super) fn narrows(&self, want: &Want) -> Option<Narrowed> {
-        self.limited?;
-        let percent = want.class.threads.filter(|_| want.narrowed)?;
-        let all = want.with_all_threads();
-        let (beside, outlook) = self.outlook_now(&all)?;
-        let Objection::Exceeded { job, upper, limit, .. } = self.by_limits(&all, beside, outlook)? else {
-            return None;
-        };
-        let with_all = self.predicted(&all);
-        let keeps = with_all.iter().find(|task| task.job == want.job).map(|task| task.expected);
-        Some(Narrowed { percent, job, limit, upper: Some(upper), keeps })
-    }
-
     /// Time that the last job here takes from now on at the least speed that it is to keep, where predictions count.
     pub(super) fn left(&self) -> Millis {
         let rule = self.state.options().policy.progress;
@@ -501,13 +354,6 @@ impl<'a> Slot<'a> {
         told.map(|(beside, outlook)| beside.predicted(want.job, &outlook, want.start)).unwrap_or_default()
     }
 
-    /// The floor with which a job joins, where it could not at the policy's.
-    pub(super) fn joins_at_lower_floor(&self, want: &Want) -> Option<Fraction> {
-        let rule = self.state.options().policy.progress?;
-        want.floor
-            .filter(|_| self.outlook(want).is_some_and(|outlook| below(rule, &outlook, want.start).is_some()))
-    }
-
     /// The jobs here of which nothing is predicted, since they are taken to be over before this one works.
     pub(super) fn over_before(&self, want: &Want) -> Vec<JobId> {
         let told = self.beside.as_ref().filter(|_| self.outlook(want).is_some());
@@ -574,22 +420,7 @@ impl<'a> Slot<'a> {
             Bar::Full(most) => Refusal::Full { most },
             Bar::Pack => Refusal::Pack { rule: self.pack, load: self.load, newcomer: want.load },
             Bar::MpsCooldown(left) => Refusal::MpsCooldown { left },
-            Bar::Slowdown(objection) => match objection {
-                Objection::Exceeded { job, expected, upper, limit } => {
-                    Refusal::Slowdown { job, expected, upper, limit }
-                }
-                Objection::Unknown { job, limited } => {
-                    Refusal::Unpredicted { job: Some(job), limited: Some(limited) }
-                }
-                Objection::NotYet { limited } => Refusal::Unpredicted { job: None, limited: Some(limited) },
-                Objection::Foreign => Refusal::Uncontrolled,
-                Objection::Apart(job) => Refusal::Apart { job },
-                Objection::Unprofiled(job) => Refusal::Unprofiled { job },
-                Objection::Floor { job, expected, floor } => Refusal::Floor { job, expected, floor },
-                Objection::WholeRun { job, whole, least } => Refusal::WholeRun { job, whole, least },
-                Objection::Gain { gain, least } => Refusal::Gain { gain, least },
-                Objection::Bad => Refusal::Bad,
-            },
+            Bar::Slowdown(objection) => objection.refusal(),
             Bar::Held(job) => Refusal::Held { job },
         }
     }
@@ -664,38 +495,6 @@ impl<'a> Slot<'a> {
             self.starting_unknown = self.starting_unknown.or(entry);
         }
     }
-}
-
-/// What a newcomer that starts up like this must keep and would not, if there is such: over its run, or while it works.
-fn below(rule: Progress, outlook: &Outlook, start: Startup) -> Option<Fraction> {
-    let over_run = (outlook.joins_over_run(start.share) < rule.floor).then_some(rule.floor);
-    over_run.or_else(|| (outlook.joins.expected < rule.dip()).then_some(rule.dip()))
-}
-
-/// What a newcomer that starts up like this would do to those who are there, if that is too much: at any time, or over a whole
-/// run. Who is over before it works is not slowed down by it.
-fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Startup, rule: Progress) -> Option<Objection> {
-    // At what it is to keep over its whole run a job gets no slower, whatever it has kept so far.
-    if outlook.paces.iter().all(|pace| pace.expected >= rule.whole_run()) {
-        return None;
-    }
-    let there = || {
-        let asked =
-            beside.paces(outlook).map(|(neighbour, pace)| (neighbour, pace, rule.with(neighbour.floor)));
-        let slow = asked.filter(|(_, pace, rule)| pace.expected < rule.whole_run());
-        slow.filter(|(neighbour, ..)| !beside.is_over_before(neighbour, start))
-    };
-    let below = there().filter(|(_, pace, rule)| pace.expected < rule.dip());
-    if let Some((neighbour, Pace { expected, .. }, rule)) = below.min_by_key(|(_, pace, _)| pace.expected) {
-        return Some(Objection::Floor { job: neighbour.job, expected, floor: rule.dip() });
-    }
-    there().find_map(|(neighbour, pace, rule)| {
-        let over_run = |course: Course| {
-            course.whole_run(neighbour.pace.unwrap_or(pace.expected), start.takes, pace.expected)
-        };
-        let (whole, least) = (beside.course(neighbour).map_or(pace.expected, over_run), rule.whole_run());
-        (whole < least).then_some(Objection::WholeRun { job: neighbour.job, whole, least })
-    })
 }
 
 /// MPS servers of which a GPU takes no clients yet, after a fault, and for how long.
