@@ -12,7 +12,7 @@ use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// What of a user's is limited.
+/// The limit of a user that keeps a job waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UserLimit {

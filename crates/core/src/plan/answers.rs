@@ -46,7 +46,7 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
     resume::keep(state, now, &mut slots);
     let blinds = Blinds::of(state);
     let id = job.spec.id;
-    // Plans pass by those whom limits of their users keep out, and keep GPUs for no more jobs than this.
+    // Plans pass over jobs that limits of their users keep out, and keep GPUs for no more jobs than this.
     let line = || state.queue().line(now).filter(|(key, job)| key.id == id || state.is_free_to_start(job));
     for (key, before) in line().take(MOST_MISSES) {
         let want = Want::of(state, before, now, blinds.as_ref());

@@ -1,4 +1,4 @@
-//! Who is on a GPU while a plan is made, and what is predicted of them if one more joins.
+//! The jobs on a GPU while a plan is made, and what is predicted of them if one more joins.
 //!
 //! What follows from a prediction is the policy's and the limits' ([`super::slot`]).
 
@@ -12,12 +12,12 @@ use crate::units::{Fraction, Millis};
 use std::borrow::Cow;
 use std::cell::OnceCell;
 
-/// Those who are on a GPU, those that this plan has placed there among them.
+/// The jobs on a GPU, with those that this plan has placed there.
 pub(super) struct Beside<'a> {
     state: &'a State,
     neighbours: Vec<Neighbour>,
     server: Server,
-    /// As one finds them who takes turns with them, and one whom the same MPS server serves.
+    /// As a newcomer finds them that takes turns with them, and as one that their MPS server serves.
     modes: [Mode<'a>; 2],
 }
 
@@ -30,7 +30,7 @@ pub(super) struct Neighbour {
     /// Computed when they are needed: most plans need them of few jobs.
     course: OnceCell<Option<Course>>,
     ends_in: OnceCell<Option<Millis>>,
-    /// What it keeps of its speed as they are now, as far as that was predicted.
+    /// What it keeps of its speed beside its present neighbours, as far as that was predicted.
     pub(super) pace: Option<Fraction>,
 }
 
@@ -69,7 +69,7 @@ impl<'a> Beside<'a> {
         }
     }
 
-    /// Those who are there, as a newcomer of this server finds them.
+    /// The jobs that are there, as a newcomer of this server finds them.
     fn mode(&self, server: Option<u32>) -> &Mode<'a> {
         let side_by_side = server.is_some() && self.server.with(server) != Server::Several;
         &self.modes[usize::from(side_by_side)]
@@ -79,7 +79,7 @@ impl<'a> Beside<'a> {
         self.server
     }
 
-    /// Who is there, for a newcomer of this server.
+    /// The classes that are there, as a newcomer of this server finds them.
     pub(super) fn company(&self, server: Option<u32>) -> &Company {
         &self.mode(server).company
     }
@@ -90,8 +90,8 @@ impl<'a> Beside<'a> {
         (*mode.outlooks.get_or_init(|| self.state.outlooks_of(&mode.company)))?.get(class)
     }
 
-    /// What is predicted of a newcomer and of those who are there once it works, where some are over before; where that is not
-    /// predicted, and where it does not start up for long, of all who are there `now`.
+    /// What is predicted of a newcomer and of the jobs that are there once it works, where some are over before.
+    /// Where none is, and where that is not predicted, of all that are there `now`.
     pub(super) fn outlook_at_work(
         &self,
         now: &'a Outlook,
@@ -125,19 +125,19 @@ impl<'a> Beside<'a> {
         jobs
     }
 
-    /// Time until one more of those who are there now is taken to be over before such a newcomer works.
+    /// Time until one more of the jobs that are there now is taken to be over before such a newcomer works.
     pub(super) fn next_over_before(&self, start: Startup) -> Option<Millis> {
         let ends = self.neighbours.iter().filter_map(|neighbour| self.ends_in(neighbour));
         let until = ends.map(|ends_in| ends_in.since(start.others_over_by()));
         until.filter(|until| *until > Millis::ZERO).min()
     }
 
-    /// Time until all who are there are over or have left, as far as is known.
+    /// Time until all jobs there are over or have left, as far as is known.
     pub(super) fn idle_in(&self) -> Millis {
         self.last(|neighbour, job| self.ends_in(neighbour).unwrap_or(Millis::secs(job.spec.run_s())))
     }
 
-    /// The same, if none takes longer than expected but those that have.
+    /// The same, if no further job takes longer than expected.
     pub(super) fn idle_as_expected_in(&self) -> Millis {
         self.last(|neighbour, job| match self.ends_in(neighbour) {
             Some(_) => self.state.ends_as_expected_in(job),
@@ -154,7 +154,7 @@ impl<'a> Beside<'a> {
         })
     }
 
-    /// When the last of those who stay is over, by what is said of each and of its job.
+    /// When the last of the jobs that stay is over, by the time that is given for each.
     fn last(&self, ends_in: impl Fn(&Neighbour, &Job) -> Millis) -> Millis {
         let stays = |job: &&Job| job.ending().is_none() && job.suspension().is_none();
         let of =
@@ -185,8 +185,8 @@ impl<'a> Beside<'a> {
         *neighbour.course.get_or_init(|| Some(self.state.course(self.state.job(neighbour.job)?)))
     }
 
-    /// Time that the last job that is there takes from now on, if each is left no more of its speed than it is to keep; of one that takes longer
-    /// than expected, none. Without a rule, alone.
+    /// Time that the last job that is there takes from now on, if each is left no more of its speed than it is to
+    /// keep; zero for one that has taken longer than expected. Without a rule, alone.
     pub(super) fn left(&self, rule: Option<Progress>) -> Millis {
         let least =
             |neighbour: &Neighbour| rule.map_or(Fraction::ONE, |rule| rule.with(neighbour.floor).dip());

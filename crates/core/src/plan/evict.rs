@@ -44,7 +44,7 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
         }
         let id = job.spec.id;
         let others: BTreeSet<JobId> = tenants().map(|t| t.job).filter(|other| *other != id).collect();
-        // Alone it has all that there is: whatever slows it down is no neighbour of ours.
+        // Alone it has the whole GPU: what slows it down is none of our jobs.
         if others.is_empty() {
             continue;
         }

@@ -35,14 +35,15 @@ impl Fallen<'_> {
         self.exit.evidence.as_ref().is_some_and(|e| e.kind == EvidenceKind::FatalGpuFault)
     }
 
-    /// Whether it is among those that may have caused the fault, rather than one that was refused by the server or has other
-    /// words for its end.
+    /// Whether it is among those that may have caused the fault, rather than one that the server refused or whose
+    /// log names another error.
     fn may_have_begun(&self) -> bool {
         let kind = self.exit.evidence.as_ref().map(|e| e.kind);
         matches!(kind, Some(EvidenceKind::FatalGpuFault | EvidenceKind::GpuError))
     }
 
-    /// Whether it ran on several GPUs and ended with words of its own, which is a fault for others if it has several processes.
+    /// Whether it ran on several GPUs and its log names another error. If it has several processes, the end of one is a fault
+    /// for the other clients of its server.
     fn may_be_peers(&self) -> bool {
         self.placement.gpus.len() > 1 && !self.may_have_begun() && !self.was_refused()
     }
@@ -119,8 +120,8 @@ fn together<'a>(state: &State, fallen: &mut Vec<Fallen<'a>>) -> Vec<Fallen<'a>> 
     }
 }
 
-/// When the verdict is due though some clients run on. Several that died, one of them by its own word of a fault, are a
-/// fault: the others had time to die of it, too. One alone may be followed by others for longer.
+/// When the verdict is due though some clients run on. Where several have died and the log of one names the fault, it is
+/// one, and the others have had time to die of it. One alone may be followed by others for longer.
 fn due(options: &Options, group: &[Fallen<'_>]) -> Millis {
     let (first, last) =
         (group.first().map_or(Millis::ZERO, |f| f.at), group.last().map_or(Millis::ZERO, |f| f.at));

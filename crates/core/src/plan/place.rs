@@ -358,7 +358,7 @@ impl<'a, 'p> Walk<'a, 'p> {
     }
 }
 
-/// A tenant that shows no activity keeps its GPU closed to those who wait, until patience ends.
+/// A tenant that shows no activity keeps its GPU closed to jobs that wait, until patience ends.
 fn wake_when_patience_ends(state: &State, now: Millis, plan: &mut Plan) {
     let patience = state.options().startup_patience;
     for tenant in state.gpus().iter().flat_map(|gpu| &gpu.tenants) {

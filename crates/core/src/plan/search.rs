@@ -146,8 +146,8 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Whether no GPU has room for a job of unknown memory, whatever it does: of many such jobs one search tells. Asked of each job in
-    /// the queue.
+    /// Whether no GPU has room for a job of unknown memory, whatever its class: one search then stands for many such jobs.
+    /// Asked of each job in the queue.
     pub(super) fn is_full_for(&self, want: &Want) -> bool {
         let Some(blind) = want.blind else { return false };
         let is_full =
@@ -174,10 +174,11 @@ impl<'a> Slots<'a> {
             }
         }
         let wanted = want.gpus as usize;
-        // What a lower need might find is remembered of a search in vain: of GPUs without room nothing else is asked, which
-        // costs more.
+        // After a search in vain it is remembered which need might still find room. GPUs without room are asked
+        // nothing else, which would cost more.
         let (mut fitting, mut full) = (Vec::new(), Vec::new());
-        // Fewer threads are for the sake of limits that all would break: a job keeps them when its neighbours have gone.
+        // Fewer threads only where all of them would break a limit: a job keeps its lower number of threads when its
+        // neighbours have gone.
         let meant = |slot: &Slot<'_>| !want.narrowed || slot.narrows(want).is_some();
         for (i, slot) in self.slots.iter().enumerate().filter(|(_, slot)| meant(slot)) {
             match slot.bars_shared(want) {
@@ -386,11 +387,12 @@ impl<'a> Slots<'a> {
         self.slots.iter_mut().filter(|slot| slot.id == gpu).for_each(|slot| slot.hold_for(job));
     }
 
-    /// Keeps as many GPUs for a job that is overdue or urgent as it wants: of those that could ever do and are kept for no other,
-    /// those whose last job has the least to do. No job comes to these, so that what is left there only gets less, and
-    /// another GPU takes the place of one of them only if less is left on it. Of jobs that take longer than expected
-    /// nothing is: then those stay that have been there for longest. Nothing is kept for a job that too few GPUs are in use for: it may
-    /// wait for days. Returns whether more is kept than before.
+    /// Keeps as many GPUs for a job that is overdue or urgent as it wants: of those that could ever do and are kept
+    /// for no other, those whose last job has the least to do. As no job comes to these, less and less is left
+    /// there, and a later plan keeps another GPU in place of one of them only if less is left on that. Jobs that
+    /// have taken longer than expected count as if nothing were left; of these GPUs, those whose last job came first
+    /// are kept. Nothing is kept for a job where too few GPUs are in use for it: it may wait for days. Returns
+    /// whether more is kept than before.
     pub(super) fn hold(&mut self, want: &Want) -> bool {
         if !self.can_ever_fit(want) {
             return false;

@@ -5,8 +5,8 @@
 //! job's user. No later job moves it. It is computed again when more is known of the run times of the jobs before it: bounds that rest
 //! on the first estimates would be far too early or too late. While a user's jobs wait alone, that
 //! clock is the common one. While jobs of several users wait, each user's clock goes as fast as the user's share of the
-//! shares of all of them says: every user's line moves on as if the user had that part of the GPUs, whoever came first and
-//! however long the lines of the others are (fair queueing: Parekh and Gallager 1993, section II).
+//! shares of all of them says: every user's line moves on as if the user had that part of the GPUs, no matter who came
+//! first and how long the lines of the others are (fair queueing: Parekh and Gallager 1993, section II).
 
 use crate::model::JobId;
 use crate::units::{Fraction, Millis};

@@ -45,7 +45,7 @@ pub(super) enum Bar {
 pub(super) struct Slot<'a> {
     pub(super) id: GpuId,
     pub(super) gpu: &'a Gpu,
-    /// Nobody can have it, whatever they want.
+    /// No job can be placed on it.
     pub(super) closed: bool,
     pub(super) free: Option<MiB>,
     pub(super) idle: bool,
@@ -71,11 +71,11 @@ pub(super) struct Slot<'a> {
     pub(super) limited: Option<JobId>,
     /// A tenant was parted from another before.
     parted: bool,
-    /// Who is there, where predictions count.
+    /// The jobs that are there, where predictions count.
     beside: Option<Beside<'a>>,
     /// The job that it is kept for.
     held: Option<JobId>,
-    /// Until that job can have all that it wants another may have this one.
+    /// For so long another may have it all the same: until that job can have all that it wants.
     lent_for: Millis,
     /// Placed by this plan.
     added: Vec<(JobId, Option<MiB>)>,
@@ -184,7 +184,7 @@ impl<'a> Slot<'a> {
         (!want.suits(info)).then_some(why)
     }
 
-    /// Who has it alone, for now or for good.
+    /// Which job has it alone, for now or for good.
     fn kept(&self, want: &Want) -> Option<Bar> {
         if let Some(job) = self.exclusive {
             return Some(Bar::Exclusive(job));
@@ -197,7 +197,7 @@ impl<'a> Slot<'a> {
         self.starting_unknown.map(|(job, active_for)| Bar::Starting(job, active_for))
     }
 
-    /// Whether no other has it for itself.
+    /// Whether no other job has it for itself.
     pub(super) fn is_open_to(&self, want: &Want) -> bool {
         !self.closed
             && self.exclusive.is_none()
@@ -286,12 +286,12 @@ impl<'a> Slot<'a> {
         self.beside.as_ref().map_or(Millis::ZERO, |beside| beside.left(rule))
     }
 
-    /// Time until nobody is here, as far as that can be told; where predictions do not count, none.
+    /// Time until no job is here, as far as is known; zero where predictions do not count.
     pub(super) fn idle_in(&self) -> Millis {
         self.beside.as_ref().map_or(Millis::ZERO, Beside::idle_in)
     }
 
-    /// The same, if none takes longer than expected but those that have.
+    /// The same, if no further job takes longer than expected.
     pub(super) fn idle_as_expected_in(&self) -> Millis {
         self.beside.as_ref().map_or(Millis::ZERO, Beside::idle_as_expected_in)
     }
@@ -306,7 +306,7 @@ impl<'a> Slot<'a> {
         !self.added.is_empty()
     }
 
-    /// Whether only a prediction is missing for a job to join, as far as one can tell.
+    /// Whether only a prediction is missing for a job to join, as far as is known.
     pub(super) fn is_unpredicted(&self, want: &Want) -> bool {
         matches!(
             self.bars_shared(want),
@@ -328,7 +328,7 @@ impl<'a> Slot<'a> {
         (self.sharing_for(want) == SharingMode::Mps).then_some(want.server)
     }
 
-    /// The one MPS server of those who are here, where predictions count.
+    /// The one MPS server of the jobs here, where predictions count.
     pub(super) fn server(&self) -> Option<u32> {
         match self.beside.as_ref()?.server() {
             Server::One(server) => Some(server),
@@ -336,7 +336,7 @@ impl<'a> Slot<'a> {
         }
     }
 
-    /// What is predicted of a job here, beside those who are there once it works.
+    /// What is predicted of a job here, beside the jobs that are there once it works.
     pub(super) fn outlook(&self, want: &Want) -> Option<Cow<'a, Outlook>> {
         let (beside, now) = self.outlook_now(want)?;
         Some(beside.outlook_at_work(now, self.server_for(want), want.start))
@@ -365,7 +365,7 @@ impl<'a> Slot<'a> {
         self.beside.as_ref()?.next_over_before(start)
     }
 
-    /// Predictions count here.
+    /// Looks at the jobs that are there, for predictions.
     pub(super) fn look_beside(&mut self) {
         self.beside = Some(Beside::new(self.state, self.id, self.gpu));
     }
@@ -384,8 +384,8 @@ impl<'a> Slot<'a> {
         self.lent_for > Millis::ZERO
     }
 
-    /// Whether a job would be over here before the one for which this is kept can have it, and all with whom it would be together, also if each
-    /// is left no more of its speed than it is to keep.
+    /// Whether a job, and all that it would be together with here, would be over before the one that this is kept
+    /// for can have it, even if each keeps no more of its speed than it must.
     fn is_over_in_time(&self, want: &Want) -> bool {
         let Some(takes) = want.takes.filter(|_| self.is_lent()) else { return false };
         if self.idle {
@@ -400,7 +400,7 @@ impl<'a> Slot<'a> {
         self.held
     }
 
-    /// A bar in full, for people.
+    /// A bar with its numbers, for people.
     pub(super) fn refusal(&self, bar: Bar, want: &Want, options: &Options, now: Millis) -> Refusal {
         match bar {
             Bar::Closed => closed(self.gpu, options, now).unwrap_or(Refusal::Gone),
@@ -452,7 +452,7 @@ impl<'a> Slot<'a> {
         holders.into_iter().map(|(_, holder)| holder).collect()
     }
 
-    /// What a job gets here of whose memory nothing is known.
+    /// What a job of unknown memory gets here.
     pub(super) fn blind_part(&self, want: &Want) -> Option<MiB> {
         let free = self.free.unwrap_or_default();
         Some(want.blind?.part(free, self.gpu.info.memory, self.sharing_for(want)))
@@ -510,7 +510,7 @@ pub(super) fn cooldown(gpu: &Gpu, want: &Want, options: &Options, now: Millis) -
     left.next().map(|(_, left)| left).filter(|_| gpu.shares_by(want.sharing) == SharingMode::Mps)
 }
 
-/// Why nobody may be placed on a GPU, whatever they want.
+/// Why no job may be placed on a GPU.
 pub(super) fn closed(gpu: &Gpu, options: &Options, now: Millis) -> Option<Refusal> {
     if !gpu.present {
         return Some(Refusal::Gone);

@@ -61,14 +61,14 @@ pub(in crate::plan) enum Objection {
         job: JobId,
         /// What it would keep.
         whole: Fraction,
-        /// What it must.
+        /// What it must keep.
         least: Fraction,
     },
     /// All of them together would gain too little.
     Gain {
         /// What they would gain.
         gain: Fraction,
-        /// What they must.
+        /// What they must gain.
         least: Fraction,
     },
     /// Jobs of these classes were together before, and one fell below the floor.
@@ -198,8 +198,8 @@ fn below(rule: Progress, outlook: &Outlook, start: Startup) -> Option<Fraction> 
     over_run.or_else(|| (outlook.joins.expected < rule.dip()).then_some(rule.dip()))
 }
 
-/// What a newcomer that starts up like this would do to those who are there, if that is too much: at any time, or over a whole
-/// run. Who is over before it works is not slowed down by it.
+/// What a newcomer that starts up like this would do to the jobs that are there, if that is too much: at any
+/// time, or over a whole run. A job that is over before it works is not slowed down by it.
 fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Startup, rule: Progress) -> Option<Objection> {
     // At what it is to keep over its whole run a job gets no slower, whatever it has kept so far.
     if outlook.paces.iter().all(|pace| pace.expected >= rule.whole_run()) {
