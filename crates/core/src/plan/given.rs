@@ -7,6 +7,7 @@ use crate::explain::Reason;
 use crate::ledger::Gpu;
 use crate::model::{Floor, GpuId, Job, Placement, SharingMode};
 use crate::policy::{NeedSource, Options};
+use crate::state::Blind;
 use crate::units::{MiB, Millis};
 
 /// What a job is given.
@@ -23,17 +24,24 @@ pub(super) struct Given {
 }
 
 impl Given {
+    /// `chosen`: the GPUs, each with the memory that is free there.
     pub(super) fn of<'g>(
-        chosen: impl Iterator<Item = (GpuId, &'g Gpu)> + Clone,
+        chosen: impl Iterator<Item = (GpuId, &'g Gpu, Option<MiB>)> + Clone,
         want: &Want,
-        part: Option<MiB>,
     ) -> Self {
+        let each = || chosen.clone();
+        // A process is a client of MPS on all of its GPUs or on none.
+        let sharing = each().map(|(_, gpu, _)| gpu.shares_by(want.sharing)).min();
+        let sharing = sharing.unwrap_or(SharingMode::Exclusive);
+        let part = |blind: Blind| {
+            each().filter_map(|(_, gpu, free)| Some(blind.part(free?, gpu.info.memory, sharing))).min()
+        };
         Self {
-            gpus: chosen.clone().map(|(id, _)| id).collect(),
-            indices: chosen.clone().map(|(_, gpu)| gpu.info.index).collect(),
-            memory: chosen.clone().map(|(_, gpu)| gpu.info.memory).max().unwrap_or_default(),
-            sharing: sharing(chosen.map(|(_, gpu)| gpu), want),
-            part,
+            gpus: each().map(|(id, ..)| id).collect(),
+            indices: each().map(|(_, gpu, _)| gpu.info.index).collect(),
+            memory: each().map(|(_, gpu, _)| gpu.info.memory).max().unwrap_or_default(),
+            sharing,
+            part: want.blind.and_then(part),
         }
     }
 
@@ -88,9 +96,4 @@ impl Given {
         let reserved = self.part.or_else(|| want.reserved_on(self.memory))?;
         Some(reserved.max(job.spec.forecasts.declared.unwrap_or_default()))
     }
-}
-
-/// How a job shares these GPUs: a process is a client of MPS on all of them or on none.
-pub(super) fn sharing<'g>(gpus: impl Iterator<Item = &'g Gpu>, want: &Want) -> SharingMode {
-    gpus.map(|gpu| gpu.shares_by(want.sharing)).min().unwrap_or(SharingMode::Exclusive)
 }

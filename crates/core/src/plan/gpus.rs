@@ -2,11 +2,10 @@
 //!
 //! A job that takes idle GPUs is served from the state's index. Everything else goes through [`super::search`].
 
-use super::given::{self, Given};
+use super::given::Given;
 use super::search::Slots;
 use super::slot::{closed, cooldown};
 use super::want::Want;
-use crate::ledger::Gpu;
 use crate::model::{GpuId, Job, JobId, Placement};
 use crate::policy::Order;
 use crate::state::State;
@@ -64,15 +63,9 @@ impl<'a> Places<'a> {
             return None;
         }
         let chosen = gpus.iter().filter_map(|id| Some((*id, self.state.gpu(*id)?)));
-        let sharing = given::sharing(chosen.clone().map(|(_, gpu)| gpu), want);
-        let part = |gpu: &Gpu| {
-            let free = gpu.free(options.policy.reserve)?;
-            Some(want.blind?.part(free, gpu.info.memory, sharing))
-        };
-        let part = chosen.clone().filter_map(|(_, gpu)| part(gpu)).min();
-        let given = Given::of(chosen, want, part);
+        let given = Given::of(chosen.map(|(id, gpu)| (id, gpu, gpu.free(options.policy.reserve))), want);
         let reason = given.reason_idle(want);
-        self.taken.extend(given.gpus.iter().map(|id| (*id, job.spec.id, *want, part)));
+        self.taken.extend(given.gpus.iter().map(|id| (*id, job.spec.id, *want, given.part)));
         Some(given.placement(options, job, want, self.now, reason))
     }
 }

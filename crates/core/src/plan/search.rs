@@ -278,8 +278,7 @@ impl<'a> Slots<'a> {
     /// What a job is given of these.
     fn given(&self, chosen: &[usize], want: &Want) -> Given {
         let slots = chosen.iter().map(|i| &self.slots[*i]);
-        let part = slots.clone().filter_map(|slot| slot.blind_part(want)).min();
-        Given::of(slots.map(|slot| (slot.id, slot.gpu)), want, part)
+        Given::of(slots.map(|slot| (slot.id, slot.gpu, slot.free)), want)
     }
 
     fn shared_reason(

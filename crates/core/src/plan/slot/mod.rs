@@ -452,12 +452,6 @@ impl<'a> Slot<'a> {
         holders.into_iter().map(|(_, holder)| holder).collect()
     }
 
-    /// What a job of unknown memory gets here.
-    pub(super) fn blind_part(&self, want: &Want) -> Option<MiB> {
-        let free = self.free.unwrap_or_default();
-        Some(want.blind?.part(free, self.gpu.info.memory, self.sharing_for(want)))
-    }
-
     /// Whether a hard limit would keep a job of unknown memory to its part here.
     fn caps(&self, want: &Want) -> bool {
         want.blind.is_some_and(|blind| blind.is_capped(self.sharing_for(want)))
