@@ -342,23 +342,7 @@ impl fmt::Display for Refusal {
                 write!(f, "{} is not known here, so the GPU is not shared", metric.name())
             }
             Self::Full { most } => write!(f, "{most} jobs are on it, the most that the policy puts together"),
-            Self::Pack { rule, load: Some(load), newcomer: Some(newcomer) } => match *rule {
-                Pack::Any => f.write_str("the policy keeps them apart"),
-                Pack::Scores { sum } | Pack::Utilisation { sum: Fraction(sum) } => write!(
-                    f,
-                    "{} {} there and {} of the newcomer are more than {}",
-                    rule.describe(),
-                    rule.show(*load),
-                    rule.show(*newcomer),
-                    rule.show(sum)
-                ),
-            },
-            Self::Pack { rule, newcomer: None, .. } => {
-                write!(f, "the job's {} not known, so it gets a GPU alone", known_as(*rule))
-            }
-            Self::Pack { rule, .. } => {
-                write!(f, "{} of a job there not known, so it stays alone", known_as(*rule))
-            }
+            Self::Pack { rule, load, newcomer } => f.write_str(&apart(*rule, *load, *newcomer)),
             Self::Slowdown { job, expected, upper, limit } => {
                 write!(f, "job {job} would go slower by {expected} (up to {upper}); its limit is {limit}")
             }
@@ -409,6 +393,24 @@ impl fmt::Display for Refusal {
                 write!(f, "its MPS server restarts after a fault, {left} left")
             }
         }
+    }
+}
+
+/// Why a rule does not put jobs of these loads together.
+fn apart(rule: Pack, load: Option<u32>, newcomer: Option<u32>) -> String {
+    match (load, newcomer) {
+        (Some(load), Some(newcomer)) => match rule {
+            Pack::Any => "the policy keeps them apart".to_owned(),
+            Pack::Scores { sum } | Pack::Utilisation { sum: Fraction(sum) } => format!(
+                "{} {} there and {} of the newcomer are more than {}",
+                rule.describe(),
+                rule.show(load),
+                rule.show(newcomer),
+                rule.show(sum)
+            ),
+        },
+        (_, None) => format!("the job's {} not known, so it gets a GPU alone", known_as(rule)),
+        (None, Some(_)) => format!("{} of a job there not known, so it stays alone", known_as(rule)),
     }
 }
 

@@ -49,6 +49,8 @@ fn amount(total: MiB, guard: MiB, source: Option<NeedSource>, exact: bool) -> St
     text
 }
 
+const MILLIS_PER_HOUR: u64 = 3_600_000;
+
 /// A kilowatt for an hour.
 const JOULES_PER_KWH: u64 = 3_600_000;
 
@@ -133,6 +135,93 @@ pub(super) fn set_aside(cause: &Aside, waits: Option<String>) -> String {
     format!("suspended by carma: {why}; {waits}")
 }
 
+/// The limit that a user has reached.
+fn user_limit(user: &str, limit: &UserLimit) -> String {
+    match limit {
+        UserLimit::Jobs { most } => format!("{user} may have {} running at once", count(*most, "job")),
+        UserLimit::Gpus { wanted, used, most } => {
+            format!("asks for {}; {user} has {used} of at most {most}", count(*wanted, "GPU"))
+        }
+        UserLimit::GpuHours { used, most, left } => {
+            let (used, most) = (tenths(used.0, MILLIS_PER_HOUR), count(*most, "GPU-hour"));
+            format!("{user} has used {used} of {most} in this period; the next one begins in {left}")
+        }
+        UserLimit::Energy { used_j, most_j, left } => {
+            let (unit, name) = if *most_j < JOULES_PER_KWH { (1000, "kJ") } else { (JOULES_PER_KWH, "kWh") };
+            let (used, most) = (tenths(*used_j, unit), tenths(*most_j, unit));
+            format!("{user} has used {used} of {most} {name} in this period; the next one begins in {left}")
+        }
+    }
+}
+
+impl fmt::Display for Narrowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { percent, job, limit, upper, keeps } = self;
+        write!(f, "{percent} % of the threads, so that job {job} keeps its limit of {limit}")?;
+        if let (Some(upper), Some(keeps)) = (upper, keeps) {
+            write!(
+                f,
+                " (with all of them this one would keep {keeps}, job {job} be slowed down by up to {upper})"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Reason {
+    /// The text of [`Self::PlacedShared`].
+    fn placed_shared(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::PlacedShared {
+            gpus,
+            need,
+            source,
+            fullest,
+            free,
+            neighbours,
+            smact,
+            order,
+            candidates,
+            sharing,
+            predicted,
+            over,
+            threads,
+            floor,
+        } = self
+        else {
+            return Ok(());
+        };
+        let reserved = need.map_or("nothing".into(), |m| amount(m, MiB::ZERO, *source, false));
+        let (on, others) = (list(gpus), count(*neighbours, "other"));
+        write!(f, "{on} shared by {sharing}: {reserved} reserved of {free} free beside {others}")?;
+        if let Some(gpu) = fullest {
+            write!(f, " on GPU {gpu}")?;
+        }
+        if let Some(smact) = smact {
+            write!(f, ", SMACT {smact}")?;
+        }
+        if *candidates as usize > gpus.len() {
+            write!(f, "; {} of {candidates} that would do", order.describe())?;
+        } else {
+            f.write_str("; no other would do")?;
+        }
+        if let Some(narrowed) = threads {
+            write!(f, "; {narrowed}")?;
+        }
+        if let Some(floor) = floor {
+            write!(f, "; {floor} of its speed is enough, since it has waited for long")?;
+        }
+        for (i, task) in predicted.iter().enumerate() {
+            let before = if i == 0 { "; predicted progress: " } else { ", " };
+            write!(f, "{before}job {} {}", task.job, task.expected)?;
+        }
+        if !over.is_empty() {
+            let jobs: Vec<String> = over.iter().map(|job| format!("job {job}")).collect();
+            write!(f, "; expected to be over by then: {}", jobs.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -143,62 +232,7 @@ impl fmt::Display for Reason {
                 }
                 None => write!(f, "{} {} idle", list(gpus), was(gpus)),
             },
-            Self::PlacedShared {
-                gpus,
-                need,
-                source,
-                fullest,
-                free,
-                neighbours,
-                smact,
-                order,
-                candidates,
-                sharing,
-                predicted,
-                over,
-                threads,
-                floor,
-            } => {
-                let reserved = need.map_or("nothing".into(), |m| amount(m, MiB::ZERO, *source, false));
-                write!(
-                    f,
-                    "{} shared by {sharing}: {reserved} reserved of {free} free beside {}",
-                    list(gpus),
-                    count(*neighbours, "other")
-                )?;
-                if let Some(gpu) = fullest {
-                    write!(f, " on GPU {gpu}")?;
-                }
-                if let Some(smact) = smact {
-                    write!(f, ", SMACT {smact}")?;
-                }
-                if *candidates as usize > gpus.len() {
-                    write!(f, "; {} of {candidates} that would do", order.describe())?;
-                } else {
-                    f.write_str("; no other would do")?;
-                }
-                if let Some(Narrowed { percent, job, limit, upper, keeps }) = threads {
-                    write!(f, "; {percent} % of the threads, so that job {job} keeps its limit of {limit}")?;
-                    if let (Some(upper), Some(keeps)) = (upper, keeps) {
-                        write!(
-                            f,
-                            " (with all of them this one would keep {keeps}, job {job} be slowed down by up to {upper})"
-                        )?;
-                    }
-                }
-                if let Some(floor) = floor {
-                    write!(f, "; {floor} of its speed is enough, since it has waited for long")?;
-                }
-                for (i, task) in predicted.iter().enumerate() {
-                    let before = if i == 0 { "; predicted progress: " } else { ", " };
-                    write!(f, "{before}job {} {}", task.job, task.expected)?;
-                }
-                if !over.is_empty() {
-                    let jobs: Vec<String> = over.iter().map(|job| format!("job {job}")).collect();
-                    write!(f, "; expected to be over by then: {}", jobs.join(", "))?;
-                }
-                Ok(())
-            }
+            Self::PlacedShared { .. } => self.placed_shared(f),
             Self::NoGpu { gpus, need, guard, source, detail } => {
                 write!(f, "{}(", self.code())?;
                 no_gpu(f, *gpus, (*need, *guard, *source), detail)?;
@@ -213,32 +247,7 @@ impl fmt::Display for Reason {
             Self::Later { last } => {
                 write!(f, "Priority(many before it wait; job {last} was the last that was looked at)")
             }
-            Self::UserLimit { user, limit: UserLimit::Jobs { most } } => {
-                write!(f, "UserLimit({user} may have {} running at once)", count(*most, "job"))
-            }
-            Self::UserLimit { user, limit: UserLimit::Gpus { wanted, used, most } } => {
-                write!(
-                    f,
-                    "UserLimit(asks for {}; {user} has {used} of at most {most})",
-                    count(*wanted, "GPU")
-                )
-            }
-            Self::UserLimit { user, limit: UserLimit::GpuHours { used, most, left } } => write!(
-                f,
-                "UserLimit({user} has used {} of {} in this period; the next one begins in {left})",
-                tenths(used.0, 3_600_000),
-                count(*most, "GPU-hour")
-            ),
-            Self::UserLimit { user, limit: UserLimit::Energy { used_j, most_j, left } } => {
-                let (unit, name) =
-                    if *most_j < JOULES_PER_KWH { (1000, "kJ") } else { (JOULES_PER_KWH, "kWh") };
-                write!(
-                    f,
-                    "UserLimit({user} has used {} of {} {name} in this period; the next one begins in {left})",
-                    tenths(*used_j, unit),
-                    tenths(*most_j, unit)
-                )
-            }
+            Self::UserLimit { user, limit } => write!(f, "UserLimit({})", user_limit(user, limit)),
             Self::Held { by } => write!(f, "Held(by {by}; `carma release` lets it go)"),
             Self::Pause { error, .. } => write!(f, "LaunchPause({error}; tried again in a moment)"),
             Self::Launching => f.write_str("starting"),
