@@ -224,10 +224,11 @@ pub(crate) struct TraceArgs {
     /// Folder of the results; what is there is not played again
     #[arg(long, short, value_name = "DIR", default_value = "bench-trace")]
     pub(crate) output: PathBuf,
-    /// Stop in time to be over after this long, and say what is left; the same command goes on there
+    /// Stop in time to be over after this long, and say what is left; the same command goes on there. 15 s of it are kept to end
+    /// and to write, so that the least is 16s
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     pub(crate) budget: Option<Millis>,
-    /// The longest that one play may take
+    /// The longest that one play may take, in time of the trace: on virtual GPUs --speed times as long as the clock says
     #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "6h")]
     pub(crate) longest: Millis,
     /// The GPUs: nvml (of them those in CUDA_VISIBLE_DEVICES), or a model such as virtual:4xA100-40GB

@@ -173,9 +173,10 @@ fn what_the_budget_leaves_is_named() {
     assert!(!stdout(&output).contains("Left"), "{}", stdout(&output));
     // The same trace again, of which one play is there: the other is known to take longer than what is left.
     std::fs::remove_file(bench.path("out").join("plays/adaptive-1.json")).unwrap();
-    let output = bench.run("out", &["--budget", "15.1s"]);
+    let output = bench.run("out", &["--budget", "16s"]);
     let table = stdout(&output);
     assert!(table.contains("Left") && table.contains("adaptive, play 1: it takes about"), "{table}");
+    assert!(table.contains("it needs --budget") && !table.contains("goes on with it"), "{table}");
 }
 
 #[test]
@@ -389,6 +390,7 @@ fn what_makes_no_sense_is_refused() {
         (&["--policy", "exclusive", "--limit", "none=2"], "--limit none=2: there is no such task"),
         (&["--policy", "exclusive", "--limit", "small=fast"], "is not a latency"),
         (&["--policy", "exclusive", "--budget", "soon"], "not a time span"),
+        (&["--policy", "exclusive", "--budget", "14s"], "the least is 16 s"),
         (&["--policy", "exclusive", "--work", "0"], "no factor"),
     ] {
         let output = bench.command("out", args).output().unwrap();

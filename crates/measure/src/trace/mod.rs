@@ -30,8 +30,10 @@ pub use summary::{BASE, Figures, Policy, Summary, run_s};
 use tasks::{Here, Played, TaskFile};
 use watch::Gpus;
 
-/// What a daemon takes to start and to end, and what is left to write.
+/// What is kept of a budget: a daemon and its jobs take so long to end, and the results are to be written.
 const CLEAN_UP: Duration = Duration::from_secs(15);
+/// What passes of a budget before the first play can begin, where it is not known better.
+const PLANNING: Duration = Duration::from_secs(1);
 /// The most that is read of a daemon's configuration, bytes.
 const LARGEST_CONFIG: u64 = 1 << 20;
 
@@ -106,6 +108,7 @@ impl Bench {
     /// What is wrong in a file; no GPU; no task that can run here.
     pub fn plan(options: Options, say: Say<'_>) -> Result<Self, Error> {
         let began = Instant::now();
+        suffices(options.budget)?;
         let mut file = TaskFile::read(&options.tasks, &options.only, &options.add)?;
         file.limit(&options.limits)?;
         let gpus = Gpus::open(&options.gpus, options.speed)?;
@@ -177,8 +180,9 @@ impl Bench {
             config_is: rows::fingerprint(text.as_bytes()),
             sockets,
             results: &results,
-            deadline: deadline
-                .map(|deadline| deadline - CLEAN_UP.min(self.options.budget.unwrap_or_default())),
+            deadline: deadline.map(|deadline| deadline.checked_sub(CLEAN_UP).unwrap_or(self.began)),
+            budget: self.options.budget,
+            planning: self.began.elapsed(),
             longest_s: self.options.longest_s,
             kill_after: self.options.kill_after,
             stopped,
@@ -228,7 +232,12 @@ impl Bench {
                 run_warm_up(&words, &folder, &stage, say);
             }
             say(&format!("{} of {}: {planned}", at + 1, self.plan.len()));
+            let is_first = !stage.has_played;
             let mut play = stage.play(planned)?;
+            if let Some(why) = play.cut.as_mut().filter(|why| is_first && *why == play::USED_UP) {
+                // Nothing was played before it, so that the same command would end the same way.
+                why.push_str(", all of which it had: name a greater --budget");
+            }
             if again {
                 // It was played only for what it teaches, and counts as one more.
                 let alike = plays.iter().filter(|p| p.policy == play.policy).map(|p| p.repeat);
@@ -254,6 +263,20 @@ impl Bench {
             }
         }
         Ok(Outcome { plays, left })
+    }
+}
+
+/// Whether a budget leaves any time to play.
+fn suffices(budget: Option<Duration>) -> Result<(), Error> {
+    let least = CLEAN_UP + PLANNING;
+    match budget.filter(|budget| *budget < least) {
+        None => Ok(()),
+        Some(budget) => Err(Error::usage(format!(
+            "--budget {} s leaves no time to play: {} s of it are kept to end the daemon and its jobs and to write the results",
+            budget.as_secs_f64(),
+            CLEAN_UP.as_secs()
+        ))
+        .hint(format!("the least is {} s, and what a play takes comes on top", least.as_secs()))),
     }
 }
 
@@ -427,12 +450,8 @@ impl play::Stage<'_> {
     /// Why a play does not fit into what is left of the budget.
     fn too_long(&self, planned: &Planned, plays: &[Play]) -> Option<String> {
         let (needs, deadline) = self.forecast(planned, plays).zip(self.deadline)?;
-        (Instant::now() + needs > deadline).then(|| {
-            format!(
-                "it takes about {:.0} s, and the budget has less left; the same command goes on with it",
-                needs.as_secs_f64()
-            )
-        })
+        (Instant::now() + needs > deadline)
+            .then(|| too_long(needs, self.planning, self.budget.unwrap_or_default()))
     }
 
     /// How long a play will take, in real time: as the same policy did, else as it did without history, else as exclusive did,
@@ -458,6 +477,20 @@ impl play::Stage<'_> {
     }
 }
 
+/// What is said of a play that does not fit into what is left of a budget: one that would not fit into all of it is not promised.
+fn too_long(needs: Duration, planning: Duration, budget: Duration) -> String {
+    let takes = format!("it takes about {:.0} s, and the budget has less left", needs.as_secs_f64());
+    let least = needs + CLEAN_UP + planning.max(PLANNING);
+    if least <= budget {
+        return format!("{takes}; the same command goes on with it");
+    }
+    format!(
+        "{takes}, of which {} s are kept to end and to write; it needs --budget {}s or more",
+        CLEAN_UP.as_secs(),
+        least.as_secs_f64().ceil()
+    )
+}
+
 fn run_warm_up(words: &[String], folder: &Path, stage: &play::Stage<'_>, say: Say<'_>) {
     let Some((program, rest)) = words.split_first() else { return };
     let began = Instant::now();
@@ -476,6 +509,23 @@ fn run_warm_up(words: &[String], folder: &Path, stage: &play::Stage<'_>, say: Sa
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_budget_that_cannot_do_is_not_said_to_go_on() {
+        let s = Duration::from_secs;
+        let refused = suffices(Some(s(14))).unwrap_err();
+        assert!(
+            refused.message.contains("--budget 14 s") && refused.message.contains("15 s of it"),
+            "{refused}"
+        );
+        assert!(refused.hint.unwrap().contains("the least is 16 s"));
+        assert!(suffices(Some(s(16))).is_ok() && suffices(None).is_ok());
+        assert!(too_long(s(20), s(0), s(60)).ends_with("the same command goes on with it"));
+        let never = too_long(Duration::from_millis(20_200), s(0), s(30));
+        assert!(!never.contains("goes on") && never.contains("--budget 37s or more"), "{never}");
+        // Modules that are looked for take their time in every call.
+        assert!(too_long(s(20), s(9), s(40)).contains("--budget 44s"));
+    }
 
     #[test]
     fn kinds_occur_as_their_weights_say() {

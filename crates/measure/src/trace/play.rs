@@ -34,6 +34,8 @@ const MOST_SAID: usize = 200;
 const MOST_REWORDED: usize = 50;
 /// In a daemon's state: by it jobs are found that run on.
 const JOURNAL: &str = "carma.db";
+/// Why a play ended that had no more time.
+pub(super) const USED_UP: &str = "the budget was used up";
 /// What is kept of what a failed job printed, bytes.
 const LAST_WORDS: u64 = 600;
 
@@ -57,8 +59,12 @@ pub(super) struct Stage<'a> {
     pub(super) sockets: &'a Path,
     /// States and logs.
     pub(super) results: &'a Path,
-    /// All is over by then, cleaning up included.
+    /// Plays are over by then: what it takes to clean up is kept.
     pub(super) deadline: Option<Instant>,
+    /// How long the whole call may take.
+    pub(super) budget: Option<Duration>,
+    /// What of that had passed before the first play.
+    pub(super) planning: Duration,
     /// The longest that a play may take, seconds of the daemon's clock.
     pub(super) longest_s: f64,
     /// When the daemon is killed and started again, a share of the jobs submitted.
@@ -339,7 +345,7 @@ impl Running<'_, '_> {
             return Some("it was interrupted".into());
         }
         if self.stage.deadline.is_some_and(|deadline| Instant::now() > deadline) {
-            return Some("the budget was used up".into());
+            return Some(USED_UP.into());
         }
         (passed_s > self.stage.longest_s)
             .then(|| format!("it was not over after {:.0} s (--longest)", self.stage.longest_s))
