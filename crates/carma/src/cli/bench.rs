@@ -166,7 +166,7 @@ pub(crate) struct CollocationArgs {
 /// `carma bench trace`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit code 1: a job did not complete that was not meant to fail (--add), or the bench was interrupted; 75: another process uses the GPUs."
+    after_help = "Exit code 1: a job did not complete that was not meant to fail (--add), no play was over, or the bench was interrupted; 75: another process uses the GPUs."
 )]
 pub(crate) struct TraceArgs {
     /// The tasks: TOML (docs/bench-trace.md) [default: those that come with carma, which need PyTorch]
@@ -228,7 +228,7 @@ pub(crate) struct TraceArgs {
     /// and to write, so that the least is 16s
     #[arg(long, value_name = "TIME", value_parser = parse::duration)]
     pub(crate) budget: Option<Millis>,
-    /// The longest that one play may take, in time of the trace: on virtual GPUs --speed times as long as the clock says
+    /// The longest that one play may take, in seconds of the trace: at --speed 60 one of the clock's is 60
     #[arg(long, value_name = "TIME", value_parser = parse::duration, default_value = "6h")]
     pub(crate) longest: Millis,
     /// The GPUs: nvml (of them those in CUDA_VISIBLE_DEVICES), or a model such as virtual:4xA100-40GB

@@ -264,8 +264,15 @@ fn a_bench_that_is_killed_takes_its_daemon_and_its_tasks_along() {
     child.kill().unwrap();
     child.wait().unwrap();
     // The next call waits for the end of that daemon, whose state it is to remove.
-    let output = bench.run("out", &["--longest", "1s"]);
+    let output = bench.command("out", &["--longest", "1s"]).output().unwrap();
     assert!(stdout(&output).contains("it was not over after 1 s"), "{}", stdout(&output));
+    // There is no table.
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("no play was over: adaptive, play 1: it was not"),
+        "{}",
+        stderr(&output)
+    );
     until("all to end", || (left() == 0).then_some(()));
     assert!(!state.exists());
 }
@@ -303,7 +310,8 @@ fn jobs_of_a_daemon_that_dies_are_cancelled_or_still_known() {
     assert!(names("may run on") && names(state.to_str().unwrap()) && names("adaptive-1.log"), "{said}");
     assert!(processes_with(&mark) > 0 && state.join("carma.db").exists());
     std::fs::write(&config, "").unwrap();
-    bench.run("out", &[&with_config[..], &["--longest", "1s"]].concat());
+    let output = bench.command("out", &[&with_config[..], &["--longest", "1s"]].concat()).output().unwrap();
+    assert!(stderr(&output).contains("no play was over"), "{}", stderr(&output));
     until("the tasks to end", || (processes_with(&mark) == 0).then_some(()));
 }
 
@@ -455,7 +463,7 @@ fn tasks_that_do_not_use_virtual_gpus_are_named() {
         "1 kind has no `virtual` options (plain): it runs as it is and does not use the virtual GPUs";
     let (said, table) = (stderr(&output), stdout(&output));
     assert!(said.find(caveat) < said.find("1 of 1: adaptive") && said.contains(caveat), "{said}");
-    assert!(table.contains(caveat), "{table}");
+    assert!(table.contains(caveat) && table.contains("counts as 60 s in run time"), "{table}");
     let page = std::fs::read_to_string(bench.path("out").join("index.html")).unwrap();
     assert!(page.contains("does not use the virtual GPUs"));
     let output = bench.run("modelled", &["--policy", "adaptive", "--only", "small"]);

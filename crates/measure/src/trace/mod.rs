@@ -121,7 +121,9 @@ impl Bench {
         let mut tasks = file.played(&here, say)?;
         let trace = trace(&file, &tasks, &options)?;
         tasks.retain(|task| trace.kinds.contains(&task.kind));
-        if let Some(caveat) = rows::caveat(&trace.unmodelled()).filter(|_| here.is_virtual) {
+        if let Some(caveat) =
+            rows::caveat(&trace.unmodelled(), gpus.machine.speed).filter(|_| here.is_virtual)
+        {
             say(&format!("warning: {caveat}"));
         }
         let warm_up = (!file.warm_up.is_empty() && !gpus.machine.is_virtual)

@@ -347,8 +347,9 @@ impl Running<'_, '_> {
         if self.stage.deadline.is_some_and(|deadline| Instant::now() > deadline) {
             return Some(USED_UP.into());
         }
+        let of = if self.stage.gpus.machine.is_virtual { " of the trace" } else { "" };
         (passed_s > self.stage.longest_s)
-            .then(|| format!("it was not over after {:.0} s (--longest)", self.stage.longest_s))
+            .then(|| format!("it was not over after {:.0} s{of} (--longest)", self.stage.longest_s))
     }
 
     /// Submits what is due; when the next one is, ms of the daemon's clock.

@@ -162,15 +162,24 @@ impl Trace {
     }
 }
 
-/// What kinds of tasks that are not modelled make of results on virtual GPUs; `None` of none.
-pub(super) fn caveat(unmodelled: &[String]) -> Option<String> {
-    let (kinds, have, they) = match unmodelled.len() {
+/// What kinds of tasks that are not modelled make of results on virtual GPUs, whose seconds pass `speed` times as fast; `None`
+/// of none.
+pub(super) fn caveat(unmodelled: &[String], speed: u32) -> Option<String> {
+    let (kinds, have, they, whose) = match unmodelled.len() {
         0 => return None,
-        1 => ("kind", "has", "it runs as it is and does"),
-        _ => ("kinds", "have", "they run as they are and do"),
+        1 => ("kind", "has", "it runs as it is and does", "its"),
+        _ => ("kinds", "have", "they run as they are and do", "their"),
+    };
+    // A real second is `speed` of the daemon's, by whose clock all times are taken.
+    let counted = if speed > 1 {
+        format!(
+            "; at --speed {speed} each of {whose} seconds counts as {speed} s in run time, JCT and makespan"
+        )
+    } else {
+        String::new()
     };
     Some(format!(
-        "{} {kinds} {have} no `virtual` options ({}): {they} not use the virtual GPUs, so that results say nothing of how such tasks share a GPU",
+        "{} {kinds} {have} no `virtual` options ({}): {they} not use the virtual GPUs, so that results say nothing of how such tasks share a GPU{counted}",
         unmodelled.len(),
         unmodelled.join(", ")
     ))
@@ -596,6 +605,18 @@ mod tests {
         let all = together(vec![folder(1), folder(2), folder(1), folder(2)]).unwrap();
         let of: Vec<_> = all.iter().map(|play| (play.repeat, play.launches)).collect();
         assert_eq!(of, [(1, 1), (2, 2)]);
+    }
+
+    #[test]
+    fn seconds_of_what_is_no_model_are_said_to_count_as_many() {
+        let kinds = ["a".to_owned(), "b".to_owned()];
+        assert_eq!(caveat(&[], 60), None);
+        assert!(!caveat(&kinds, 1).unwrap().contains("--speed"));
+        let said = caveat(&kinds, 60).unwrap();
+        assert!(
+            said.contains("each of their seconds counts as 60 s in run time, JCT and makespan"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -110,7 +110,7 @@ impl Summary {
     /// What is to be known of results on virtual GPUs of which some tasks make no use.
     #[must_use]
     pub fn caveat(&self) -> Option<String> {
-        caveat(&self.unmodelled)
+        caveat(&self.unmodelled, self.machine.speed)
     }
 
     /// Of plays of one trace on one machine; `None` of none.

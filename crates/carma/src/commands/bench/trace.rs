@@ -50,6 +50,9 @@ fn played(args: &TraceArgs) -> Outcome {
     if stopped.load(Ordering::Relaxed) {
         return Ok(GENERAL);
     }
+    if outcome.plays.iter().all(|play| play.cut.is_some()) {
+        return Err(Failure::new(format!("no play was over: {}", outcome.left.join("; "))));
+    }
     all_completed(&outcome.plays, &args.add)
 }
 
