@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const START: Duration = Duration::from_secs(30);
 /// How long jobs may take to end that are cancelled since their owner is gone.
 const CANCELLED: Duration = Duration::from_secs(40);
+/// The most that is read of the end of its log, bytes.
+const LOG_END: u64 = 64 << 10;
 /// How long it may take to end, its jobs with it.
 const END: Duration = Duration::from_secs(50);
 
@@ -53,12 +55,14 @@ impl Service {
     /// Starts it and waits until it answers.
     ///
     /// # Errors
-    /// It cannot be started, or ends: with the end of its log.
+    /// It cannot be started, or ends: with the cause by its log.
     pub fn start(setup: &Setup<'_>) -> Result<(Self, Client), Error> {
         let failed =
             |what: &Path, e: std::io::Error| Error::new(format!("cannot write {}: {e}", what.display()));
         let log =
             File::options().create(true).append(true).open(&setup.log).map_err(|e| failed(&setup.log, e))?;
+        // What an earlier daemon said is no cause.
+        let from = log.metadata().map_or(0, |m| m.len());
         let mut command = Command::new(setup.carma);
         command.arg("--socket").arg(&setup.socket).args(["serve", "--gpus", setup.gpus]);
         command.args(["--policy", setup.policy, "--sharing", setup.sharing, "--state"]).arg(&setup.state);
@@ -82,9 +86,18 @@ impl Service {
             {
                 return Ok((service, client));
             }
-            if service.child.try_wait().is_ok_and(|ended| ended.is_some()) || Instant::now() > until {
-                let said = tail(&service.log, 2000);
-                return Err(Error::new(format!("the daemon did not start: {}", said.trim())));
+            let has_ended = service.child.try_wait().is_ok_and(|ended| ended.is_some());
+            if has_ended || Instant::now() > until {
+                let length = std::fs::metadata(&service.log).map_or(0, |m| m.len());
+                let said = tail(&service.log, LOG_END.min(length.saturating_sub(from)));
+                let why = cause(&said).unwrap_or("it did not say why");
+                let what = if has_ended {
+                    "the daemon did not start".to_owned()
+                } else {
+                    format!("the daemon did not answer within {} s", START.as_secs())
+                };
+                return Err(Error::new(format!("{what}: {why}"))
+                    .hint(format!("its log is {}", service.log.display())));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -172,6 +185,17 @@ pub fn cancel_all(client: &mut Client, patience: Duration) -> Result<(), Error> 
     }
 }
 
+/// Why a daemon failed, by what it logged: its last error, else its last line.
+fn cause(log: &str) -> Option<&str> {
+    let lines = || log.lines().map(str::trim).filter(|line| !line.is_empty());
+    // What ends it, it says without a time and a level before it, and after it what to do.
+    let error = |line: &'_ str| line.split_once(" ERROR ").map(|(_, why)| why.trim().len());
+    let ends = |line: &'_ str| line.strip_prefix("carma: ").map(str::len);
+    let of = |line: &str| error(line).or_else(|| ends(line));
+    let last = lines().rev().find_map(|line| Some(&line[line.len() - of(line)?..]));
+    last.or_else(|| lines().next_back())
+}
+
 /// The last bytes of a text file; nothing, where it cannot be read.
 pub(crate) fn tail(path: &Path, most: u64) -> String {
     let read = || -> Option<Vec<u8>> {
@@ -190,6 +214,49 @@ mod tests {
     use super::*;
     use std::io::{BufRead, BufReader, Write};
     use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn the_cause_is_the_last_error_alone_and_whole() {
+        let full = "the journal cannot be written: database or disk is full; nothing was accepted or started, trying again";
+        let log = format!(
+            "cut off\n2026-11-29T23:38:57.1Z ERROR something else\n2026-11-29T23:38:57.9Z ERROR {full}\n\
+             2026-11-29T23:38:58.0Z  INFO and so on\n"
+        );
+        assert_eq!(cause(&log), Some(full));
+        assert_eq!(cause("carma: no such file\nhint: name another\n"), Some("no such file"));
+        assert_eq!(cause("thread panicked\n\n"), Some("thread panicked"));
+        assert_eq!(cause(""), None);
+    }
+
+    /// As on a full disk.
+    #[test]
+    fn a_daemon_that_does_not_start_says_one_line_and_where_its_log_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let carma = dir.path().join("carma");
+        let script = "#!/bin/sh\nfor i in 1 2 3; do echo \"2026-11-29T23:38:57Z ERROR the disk is full, $i\" >&2; done\nexit 1\n";
+        std::fs::write(&carma, script).unwrap();
+        let runs = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&carma, runs).unwrap();
+        let log = dir.path().join("log");
+        std::fs::write(&log, "2026-11-28T00:00:00Z ERROR of a daemon before\n").unwrap();
+        let setup = Setup {
+            carma: &carma,
+            socket: dir.path().join("s"),
+            state: dir.path().join("state"),
+            log: log.clone(),
+            gpus: "virtual:1xH200",
+            speed: 1,
+            policy: "adaptive",
+            sharing: "mps",
+            config: None,
+        };
+        let refused = || Service::start(&setup).map(drop).unwrap_err();
+        let said = refused();
+        assert_eq!(said.message, "the daemon did not start: the disk is full, 3");
+        assert_eq!(said.hint, Some(format!("its log is {}", log.display())));
+        std::fs::write(&carma, "#!/bin/sh\nexit 1\n").unwrap();
+        assert!(refused().message.ends_with("it did not say why"));
+    }
 
     /// Serves this list of jobs until the client leaves; cancels none.
     fn serve(listener: &UnixListener, jobs: &serde_json::Value) {

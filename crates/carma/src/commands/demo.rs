@@ -186,7 +186,8 @@ fn start(policy: &str, sharing: &str, dir: &Path) -> Result<(Service, Client), F
         sharing,
         config: None,
     };
-    Service::start(&setup).map_err(unmeasured)
+    // Its log is gone with the folder.
+    Service::start(&setup).map_err(|e| Failure { hint: None, ..unmeasured(e) })
 }
 
 fn request(task: &Task) -> Result<SubmitRequest, Failure> {
