@@ -198,8 +198,8 @@ pub(crate) struct TraceArgs {
     /// Take the tasks that the trace file names, not those of the file in turn
     #[arg(long, help_heading = "The trace")]
     pub(crate) named: bool,
-    /// A job of each of these tasks as well, spread evenly over the trace; those that come with carma to fail:
-    /// out_of_memory, illegal_address
+    /// A job of each of these tasks as well, spread evenly over the trace; beside the file's own there are two that come with
+    /// carma to fail: out_of_memory, illegal_address
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = "The trace")]
     pub(crate) add: Vec<String>,
     /// The limit of a task's jobs: how much neighbours may slow them down (resnet50=1.3), or within what 99 of 100 of their

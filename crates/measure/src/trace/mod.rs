@@ -109,7 +109,9 @@ impl Bench {
     pub fn plan(options: Options, say: Say<'_>) -> Result<Self, Error> {
         let began = Instant::now();
         suffices(options.budget)?;
-        let mut file = TaskFile::read(&options.tasks, &options.only, &options.add)?;
+        let mut file = TaskFile::read(&options.tasks)?;
+        bundled::lend(&mut file, &options.add, &options.output)?;
+        file.choose(&options.only, &options.add)?;
         file.limit(&options.limits)?;
         let gpus = Gpus::open(&options.gpus, options.speed)?;
         let here = Here {

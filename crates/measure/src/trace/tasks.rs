@@ -38,6 +38,9 @@ pub(super) struct TaskFile {
     /// The tasks.
     #[serde(rename = "task", default)]
     pub(super) tasks: Vec<Task>,
+    /// As it was named.
+    #[serde(skip)]
+    pub(super) path: PathBuf,
     /// Where the file lies.
     #[serde(skip)]
     pub(super) folder: PathBuf,
@@ -134,11 +137,11 @@ pub(super) struct Played {
 }
 
 impl TaskFile {
-    /// Reads it, of its tasks only those in `only`, if any are named, and those in `also`.
+    /// Reads it.
     ///
     /// # Errors
     /// What is wrong, and in which file.
-    pub(super) fn read(path: &Path, only: &[String], also: &[String]) -> Result<Self, Error> {
+    pub(super) fn read(path: &Path) -> Result<Self, Error> {
         let bad = |why: String| Error::usage(format!("{}: {why}", path.display()));
         let text = carma_files::read_text(path, LARGEST).map_err(|e| bad(e.why.to_string()))?;
         let mut file: Self = toml::from_str(&text).map_err(|e| {
@@ -146,20 +149,46 @@ impl TaskFile {
                 .hint("docs/bench-trace.md shows such a file")
         })?;
         file.check().map_err(bad)?;
-        for name in only.iter().chain(also) {
-            if !file.tasks.iter().any(|task| task.name == *name) {
-                let known: Vec<&str> = file.tasks.iter().map(|task| task.name.as_str()).collect();
-                return Err(bad(format!("no task is named `{name}`; there are: {}", known.join(", "))));
-            }
-        }
-        let is_meant = |task: &Task| only.is_empty() || only.contains(&task.name);
-        for task in file.tasks.iter_mut().filter(|task| !is_meant(task)) {
-            task.weight = 0;
-        }
-        file.tasks.retain(|task| is_meant(task) || also.contains(&task.name));
+        file.path = path.to_owned();
         let absolute = std::path::absolute(path).map_err(|e| bad(e.to_string()))?;
         file.folder = absolute.parent().unwrap_or(Path::new("/")).to_owned();
         Ok(file)
+    }
+
+    /// What is wrong with it, with its path.
+    pub(super) fn bad(&self, why: impl std::fmt::Display) -> Error {
+        Error::usage(format!("{}: {why}", self.path.display()))
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        self.tasks.iter().any(|task| task.name == name)
+    }
+
+    /// Takes a task of another file, to run as it does there.
+    pub(super) fn borrow(&mut self, from: &Self, name: &str) {
+        for task in from.tasks.iter().filter(|task| task.name == name) {
+            let mut env = from.env.clone();
+            env.extend(task.env.clone());
+            let cwd = task.cwd.as_ref().map_or_else(|| from.folder.clone(), |cwd| from.folder.join(cwd));
+            self.tasks.push(Task { env, cwd: Some(cwd), ..task.clone() });
+        }
+    }
+
+    /// Leaves of its tasks only those in `only`, if any are named, and those in `also`.
+    ///
+    /// # Errors
+    /// A name of no task.
+    pub(super) fn choose(&mut self, only: &[String], also: &[String]) -> Result<(), Error> {
+        if let Some(name) = only.iter().chain(also).find(|name| !self.has(name)) {
+            let known: Vec<&str> = self.tasks.iter().map(|task| task.name.as_str()).collect();
+            return Err(self.bad(format!("no task is named `{name}`; there are: {}", known.join(", "))));
+        }
+        let is_meant = |task: &Task| only.is_empty() || only.contains(&task.name);
+        for task in self.tasks.iter_mut().filter(|task| !is_meant(task)) {
+            task.weight = 0;
+        }
+        self.tasks.retain(|task| is_meant(task) || also.contains(&task.name));
+        Ok(())
     }
 
     fn check(&self) -> Result<(), String> {
@@ -369,7 +398,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("tasks.toml");
         std::fs::write(&path, text).unwrap();
-        TaskFile::read(&path, &[], &[]).map_err(|e| e.message)
+        TaskFile::read(&path).map_err(|e| e.message)
     }
 
     fn here(gpus: u32, is_virtual: bool, work: f64) -> Here {
