@@ -145,7 +145,11 @@ fn policies_in_turn_with_history_and_again_where_the_last_call_ended() {
     // Another trace does not go into the same folder, and not into the same table.
     let output = bench.command("out", &["--policy", "exclusive", "--seed", "9"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("name another --output"), "{}", stderr(&output));
+    let said = stderr(&output);
+    assert!(said.contains("name another --output") && said.contains("has plays with another job"), "{said}");
+    let output = bench.command("out", &["--policy", "exclusive", "--work", "2", "--speed", "20"]).output();
+    let said = stderr(&output.unwrap());
+    assert!(said.contains("has plays with another --speed (60 there, 20 here)"), "{said}");
     // Nor do plays under other conditions.
     let output =
         bench.command("out", &["--policy", "exclusive", "--sharing", "time-slice"]).output().unwrap();
@@ -411,6 +415,7 @@ fn what_makes_no_sense_is_refused() {
     std::fs::write(bench.path("out/plays/exclusive-1.json"), "{}").unwrap();
     let output = bench.command("out", &["--policy", "exclusive"]).output().unwrap();
     assert!(output.status.code() == Some(2) && stderr(&output).contains("is no play"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("delete the file"), "{}", stderr(&output));
 }
 
 #[test]

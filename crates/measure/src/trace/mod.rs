@@ -148,16 +148,15 @@ impl Bench {
             .map_err(|e| Error::usage(format!("--output {}: {e}", results.display())))?;
         let _held = hold(&results)?;
         let mut plays = rows::together(vec![(results.clone(), rows::read(&results)?)])?;
-        if let Some(other) =
-            plays.first().filter(|p| p.trace != self.trace || !p.machine.is_like(&self.gpus.machine))
-        {
+        if let Some(what) = plays.first().and_then(|other| {
+            other.machine.differ(&self.gpus.machine).or_else(|| other.trace.differ(&self.trace))
+        }) {
             return Err(Error::usage(format!(
-                "{} has plays of {}, of {}; this call is of others",
+                "{} has plays with {}",
                 results.display(),
-                other.trace.describe(),
-                other.machine.describe()
+                what.said("there", "here")
             ))
-            .hint("name another --output for another trace, other tasks or other GPUs"));
+            .hint("name another --output for another trace, other tasks, GPUs or speed"));
         }
         let (config, text) = match &self.options.config {
             Some(config) => {

@@ -74,10 +74,18 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// What makes two of them comparable: another kernel does not part them, another GPU does.
-    pub(super) fn is_like(&self, other: &Self) -> bool {
-        (&self.gpus, self.gpu_memory_mib, self.speed, self.cpus)
-            == (&other.gpus, other.gpu_memory_mib, other.speed, other.cpus)
+    /// What makes two of them incomparable: another kernel does not, another GPU does.
+    pub(super) fn differ(&self, other: &Self) -> Option<Difference> {
+        let mib = |machine: &Self| format!("{} MiB", machine.gpu_memory_mib);
+        unless(self.gpus == other.gpus, "other GPUs", self.describe(), other.describe())
+            .or_else(|| {
+                let are_equal = self.gpu_memory_mib == other.gpu_memory_mib;
+                unless(are_equal, "another memory of a GPU", mib(self), mib(other))
+            })
+            .or_else(|| unless(self.speed == other.speed, "another --speed", self.speed, other.speed))
+            .or_else(|| {
+                unless(self.cpus == other.cpus, "another number of processors", self.cpus, other.cpus)
+            })
     }
 
     /// In few words.
@@ -91,6 +99,35 @@ impl Machine {
             }
         }
         counts.iter().map(|(name, n)| format!("{n} x {name}")).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// What two calls, or their plays, have not the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Difference {
+    what: String,
+    first: String,
+    second: String,
+}
+
+/// `None` where two values are equal; else both in words.
+fn unless(
+    are_equal: bool,
+    what: impl Into<String>,
+    first: impl ToString,
+    second: impl ToString,
+) -> Option<Difference> {
+    (!are_equal).then(|| Difference {
+        what: what.into(),
+        first: first.to_string(),
+        second: second.to_string(),
+    })
+}
+
+impl Difference {
+    /// In words, with the place of each: `another --speed (60 there, 20 here)`.
+    pub(super) fn said(&self, first: &str, second: &str) -> String {
+        format!("{} ({} {first}, {} {second})", self.what, self.first, self.second)
     }
 }
 
@@ -162,6 +199,35 @@ impl Trace {
     }
 }
 
+impl Trace {
+    /// What of two traces differs: the tasks, else when they come.
+    pub(super) fn differ(&self, other: &Self) -> Option<Difference> {
+        let kind = |trace: &Self, name: &str| trace.kinds.iter().find(|kind| kind.name == name).cloned();
+        for name in self.kinds.iter().chain(&other.kinds).map(|kind| &kind.name) {
+            let (ours, theirs) = (kind(self, name), kind(other, name));
+            if let (Some(ours), Some(theirs)) = (&ours, &theirs) {
+                if let Some(differs) = ours.differ(theirs) {
+                    return Some(differs);
+                }
+                continue;
+            }
+            let is = |there: Option<Kind>| if there.is_some() { "played" } else { "missing" };
+            return unless(false, format!("another set of tasks, task `{name}`"), is(ours), is(theirs));
+        }
+        let names =
+            |trace: &Self| trace.kinds.iter().map(|kind| kind.name.as_str()).collect::<Vec<_>>().join(", ");
+        let (ours, theirs) = (&self.arrivals, &other.arrivals);
+        let words = |arrival: &Arrival| format!("{} at {:.3} s", arrival.kind, arrival.at_s);
+        let unlike = ours.iter().zip(theirs).enumerate().find(|(_, (a, b))| a != b);
+        unless(ours.len() == theirs.len(), "another number of jobs", ours.len(), theirs.len())
+            .or_else(|| {
+                let (at, (a, b)) = unlike?;
+                unless(false, format!("another job {}", at + 1), words(a), words(b))
+            })
+            .or_else(|| unless(self == other, "another order of the tasks", names(self), names(other)))
+    }
+}
+
 /// What kinds of tasks that are not modelled make of results on virtual GPUs, whose seconds pass `speed` times as fast; `None`
 /// of none.
 pub(super) fn caveat(unmodelled: &[String], speed: u32) -> Option<String> {
@@ -209,6 +275,34 @@ pub struct Kind {
 }
 
 impl Kind {
+    /// What of two kinds of one name differs.
+    fn differ(&self, other: &Self) -> Option<Difference> {
+        let unless = |are_equal, what: &str, first: String, second: String| {
+            unless(are_equal, format!("another {what} of task `{}`", self.name), first, second)
+        };
+        let (ours, theirs) = (&self.command, &other.command);
+        let word = |of: Option<&String>| of.map_or_else(|| "missing".to_owned(), |word| format!("`{word}`"));
+        if let Some(at) = (0..ours.len().max(theirs.len())).find(|at| ours.get(*at) != theirs.get(*at)) {
+            let what = format!("word {} of the command", at + 1);
+            return unless(false, &what, word(ours.get(at)), word(theirs.get(at)));
+        }
+        let (gpus, limit) = (self.gpus == other.gpus, self.limit() == other.limit());
+        let text = |of: &Option<String>| of.clone().unwrap_or_else(|| "none".to_owned());
+        unless(gpus, "number of GPUs", self.gpus.to_string(), other.gpus.to_string())
+            .or_else(|| unless(limit, "limit", text(&self.limit()), text(&other.limit())))
+            .or_else(|| unless(self.class == other.class, "class", text(&self.class), text(&other.class)))
+            .or_else(|| unless(self == other, "description", text(&self.what), text(&other.what)))
+    }
+
+    /// The limit of its jobs, as `--limit` takes it.
+    #[must_use]
+    pub fn limit(&self) -> Option<String> {
+        let factor = self.max_slowdown_pct.map(|pct| format!("{:.2}", f64::from(pct) / 100.0));
+        let latency = self.latency_us.map(|us| format!("{}ms", f64::from(us) / 1000.0));
+        let limits: Vec<String> = factor.into_iter().chain(latency).collect();
+        (!limits.is_empty()).then(|| limits.join(" "))
+    }
+
     /// Whether its jobs have a limit.
     #[must_use]
     pub const fn is_limited(&self) -> bool {
@@ -371,15 +465,6 @@ pub struct GpuSample {
     pub used_mib: Option<u64>,
 }
 
-impl Trace {
-    /// In few words.
-    #[must_use]
-    pub fn describe(&self) -> String {
-        let span_s = self.arrivals.last().map_or(0.0, |last| last.at_s);
-        format!("{} that come within {span_s:.0} s", counted(self.arrivals.len(), self.kinds.len()))
-    }
-}
-
 /// How many jobs there are, of how many kinds.
 pub(super) fn counted(jobs: usize, kinds: usize) -> String {
     let s = |n| if n == 1 { "" } else { "s" };
@@ -428,8 +513,10 @@ pub(super) fn read(results: &Path) -> Result<Vec<Play>, Error> {
     };
     for path in paths.into_iter().filter(is_row) {
         let bytes = carma_files::read(&path, LARGEST).map_err(|e| bad(&path, e.why.to_string()))?;
-        let play: Play =
-            serde_json::from_slice(&bytes).map_err(|e| bad(&path, format!("is no play: {e}")))?;
+        let play: Play = serde_json::from_slice(&bytes).map_err(|e| {
+            bad(&path, format!("is no play: {e}"))
+                .hint("delete the file, and the command that wrote it plays this play anew")
+        })?;
         if play.version != VERSION {
             return Err(bad(&path, format!("has version {}, this carma reads {VERSION}", play.version)));
         }
@@ -451,23 +538,26 @@ pub(super) fn together(folders: Vec<(PathBuf, Vec<Play>)>) -> Result<Vec<Play>, 
     for (folder, plays) in folders {
         for play in plays {
             let (at, model) = first.get_or_insert_with(|| (folder.clone(), play.clone()));
-            let (played, speed) = (&play.machine, model.machine.speed);
-            let differs = if !model.machine.is_like(&Machine { speed, ..played.clone() }) {
-                Some((&*at, "another machine".to_owned()))
-            } else if played.speed != speed {
-                Some((&*at, format!("a play at --speed {}, not {speed}", played.speed)))
-            } else if model.trace != play.trace {
-                Some((&*at, "other tasks or arrivals".to_owned()))
-            } else {
-                let differ = |known: &Conditions| known.differ(play.conditions.as_ref()?);
-                conditions.iter().find_map(|(at, known)| Some((at, differ(known)?)))
+            let same = |at: &Path, difference: Difference| {
+                let file = format!("in {} of {}", play.file_name(), folder.display());
+                difference.said(&format!("in {}", at.display()), &file)
             };
+            let differs =
+                match model.machine.differ(&play.machine).or_else(|| model.trace.differ(&play.trace)) {
+                    Some(difference) => Some((&*at, same(at, difference))),
+                    None => {
+                        let differ = |known: &Conditions| known.differ(play.conditions.as_ref()?);
+                        conditions
+                            .iter()
+                            .find_map(|(at, known)| Some((at, differ(known)?)))
+                            .map(|(at, what)| (at, format!("{} of {what}", play.file_name())))
+                    }
+                };
             if let Some((at, what)) = differs {
                 return Err(Error::usage(format!(
-                    "{} and {} cannot be compared: {} of {what}",
+                    "{} and {} cannot be compared: {what}",
                     at.display(),
                     folder.display(),
-                    play.file_name()
                 ))
                 .hint(
                     "results of one trace on one machine go into one table; name another --output for others",
@@ -593,6 +683,57 @@ mod tests {
         }
         // What is in files must be the same in every version.
         assert_eq!(fingerprint(b"carma"), "afb58a3b098ae1df");
+    }
+
+    #[test]
+    fn what_differs_is_named_with_both_values() {
+        let kind = |name: &str, work: &str| Kind {
+            name: name.into(),
+            gpus: 1,
+            command: ["carma", "virtual-task", work].map(str::to_owned).into(),
+            ..Kind::default()
+        };
+        let arrival = |at_s, kind: &str| Arrival { at_s, kind: kind.into() };
+        let model = Play {
+            machine: Machine { gpus: vec!["Virtual H200".into(); 2], speed: 60, ..Machine::default() },
+            trace: Trace {
+                kinds: vec![kind("a", "--work=1s"), kind("b", "--work=1s")],
+                arrivals: vec![arrival(0.0, "a"), arrival(1.0, "b")],
+            },
+            ..play("adaptive", None)
+        };
+        let put = |change: &dyn Fn(&mut Play)| {
+            let mut second = Play { policy: "exclusive".into(), ..model.clone() };
+            change(&mut second);
+            let folders = vec![("one".into(), vec![model.clone()]), ("two".into(), vec![second])];
+            together(folders).map(|all| all.len()).map_err(|e| e.message)
+        };
+        assert_eq!(put(&|play| play.machine.kernel = Some("6.1".into())), Ok(2));
+        let changes: [(&dyn Fn(&mut Play), &str); 10] = [
+            (&|p| p.machine.speed = 20, "another --speed (60 in one, 20 in exclusive-1.json of two)"),
+            (&|p| p.machine.cpus = 8, "another number of processors (0 in one, 8 in"),
+            (&|p| drop(p.machine.gpus.pop()), "other GPUs (2 x Virtual H200 in one, 1 x Virtual H200 in"),
+            (&|p| p.machine.gpu_memory_mib = 9, "another memory of a GPU (0 MiB in one, 9 MiB in"),
+            (&|p| drop(p.trace.kinds.pop()), "another set of tasks, task `b` (played in one, missing in"),
+            (
+                &|p| p.trace.kinds[1] = kind("b", "--work=2s"),
+                "another word 3 of the command of task `b` (`--work=1s` in one, `--work=2s` in",
+            ),
+            (
+                &|p| p.trace.kinds[0].max_slowdown_pct = Some(150),
+                "another limit of task `a` (none in one, 1.50 in",
+            ),
+            (&|p| p.trace.kinds.reverse(), "another order of the tasks (a, b in one, b, a in"),
+            (&|p| drop(p.trace.arrivals.pop()), "another number of jobs (2 in one, 1 in"),
+            (
+                &|p| p.trace.arrivals[1].at_s = 3.0,
+                "another job 2 (b at 1.000 s in one, b at 3.000 s in exclusive-1.json of two)",
+            ),
+        ];
+        for (change, what) in changes {
+            let why = put(change).unwrap_err();
+            assert!(why.starts_with(&format!("one and two cannot be compared: {what}")), "{why}");
+        }
     }
 
     #[test]

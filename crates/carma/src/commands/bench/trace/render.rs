@@ -209,14 +209,6 @@ fn table(summary: &Summary, screen: &Screen) -> String {
     blocks(&columns, &rows, screen)
 }
 
-/// The limit of a kind's jobs, as `--limit` takes it.
-fn limit(kind: &Kind) -> Option<String> {
-    let factor = kind.max_slowdown_pct.map(|pct| format!("{:.2}", f64::from(pct) / 100.0));
-    let latency = kind.latency_us.map(|us| format!("{}ms", f64::from(us) / 1000.0));
-    let limits: Vec<String> = factor.into_iter().chain(latency).collect();
-    (!limits.is_empty()).then(|| limits.join(" "))
-}
-
 /// How long a job was suspended for; `None`: it never was.
 fn suspended_s(job: &Job) -> Option<f64> {
     let sum: f64 = job.attempts.iter().map(|attempt| attempt.suspended_s).sum();
@@ -288,7 +280,7 @@ pub(super) fn rows(plays: &[Play]) -> Result<Vec<u8>, csv::Error> {
                 waited.join(" "),
                 job.placed_for().unwrap_or_default().to_owned(),
                 seconds(suspended_s(job)),
-                kind.and_then(limit).unwrap_or_default(),
+                kind.and_then(Kind::limit).unwrap_or_default(),
                 number(job.limit_kept.map(|kept| kept.windows.into())),
                 number(job.limit_kept.map(|kept| kept.beyond.into())),
                 number(job.limit_kept.map(|kept| kept.longest.into())),
