@@ -1,10 +1,11 @@
 //! `carma virtual-task`: a model of a training script, for virtual GPUs.
 
-use crate::cli::VirtualTaskArgs;
+use crate::cli::{Cli, Verb, VirtualTaskArgs};
 use carma_cli::failure::{GENERAL, Outcome};
 use carma_core::units::Millis;
 use carma_process::progress::{ENV_FILE, ENV_SOCKET};
 use carma_virtual_gpu::task::{Growth, Progress, TaskEnv, TaskSpec, run as run_task};
+use clap::Parser;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -21,6 +22,28 @@ pub(crate) fn run(args: &VirtualTaskArgs) -> Outcome {
         }
     };
     Ok(run_task(&spec(args, |name| std::env::var_os(name)), &env, &mut io::stdout(), &mut err))
+}
+
+/// What is wrong with these options; [`run`] would say the same when it is too late.
+///
+/// # Errors
+/// In one line.
+pub(crate) fn check(options: &[String]) -> Result<(), String> {
+    let words = ["carma", "virtual-task"].into_iter().chain(options.iter().map(String::as_str));
+    let cli = Cli::try_parse_from(words).map_err(|e| {
+        let text = e.to_string();
+        // Behind an empty line there is only how it is used.
+        let lines = text.lines().take_while(|line| !line.is_empty()).map(str::trim);
+        let line = lines.collect::<Vec<_>>().join(" ");
+        line.strip_prefix("error: ").unwrap_or("these options only ask for help").to_owned()
+    })?;
+    match cli.verb {
+        Verb::VirtualTask(args) => spec(&args, |_| None).check().map_err(|e| {
+            let text = e.to_string();
+            text.strip_prefix("virtual task: ").unwrap_or(&text).to_owned()
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn spec(args: &VirtualTaskArgs, var: impl Fn(&str) -> Option<OsString>) -> TaskSpec {
@@ -60,9 +83,23 @@ fn spec(args: &VirtualTaskArgs, var: impl Fn(&str) -> Option<OsString>) -> TaskS
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::{Cli, Verb};
     use carma_core::units::MiB;
-    use clap::Parser;
+
+    #[test]
+    fn what_is_wrong_is_one_line() {
+        let check = |words: &str| check(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(check("--memory=2G --work=2s"), Ok(()));
+        for (words, part) in [
+            ("--nonsense", "unexpected argument '--nonsense' found"),
+            ("--memory=lots", "'lots' is not a size"),
+            ("--sm=2", "a share from 0 to 1"),
+            ("--grow-to=3G", "--grow-after"),
+            ("--help", "only ask for help"),
+        ] {
+            let why = check(words).unwrap_err();
+            assert!(why.contains(part) && !why.contains('\n'), "{words}: {why}");
+        }
+    }
 
     fn of(words: &[&str]) -> TaskSpec {
         match Cli::parse_from([&["carma", "virtual-task"], words].concat()).verb {

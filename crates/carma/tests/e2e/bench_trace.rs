@@ -398,6 +398,9 @@ fn what_makes_no_sense_is_refused() {
         (&["--policy", "exclusive", "--add", "none"], "no task is named `none`"),
         (&["--policy", "exclusive", "--arrivals", "/no/such.csv"], "--arrivals"),
         (&["--policy", "exclusive", "--named"], "names no tasks"),
+        (&["--policy", "exclusive", "--trace-name", "x"], "--trace-name: the process poisson"),
+        (&["--policy", "exclusive@mps"], "write exclusive"),
+        (&["--policy", "exclusive+history"], "write exclusive"),
         (&["--policy", "exclusive", "--limit", "small"], "no NAME=FACTOR"),
         (&["--policy", "exclusive", "--limit", "none=2"], "--limit none=2: there is no such task"),
         (&["--policy", "exclusive", "--limit", "small=fast"], "is not a latency"),
@@ -409,6 +412,20 @@ fn what_makes_no_sense_is_refused() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {}", stderr(&output));
         assert!(stderr(&output).contains(part), "{args:?}: {}", stderr(&output));
         assert!(!bench.path("out").exists(), "{args:?}");
+    }
+    // Tasks that could only fail.
+    let broken = "[[task]]\nname = 'gone'\ncommand = ['/no/such/prog']\n\
+                  [[task]]\nname = 'model'\ncommand = ['true']\nvirtual = ['--nonsense']\n";
+    let args = ["--gpus", "virtual:1xA100-40GB", "--jobs", "2", "--policy", "exclusive"];
+    let failing = Bench::new(broken, &args);
+    for (only, part) in [
+        ("gone", "tasks.toml: task `gone`: its command /no/such/prog: No such file"),
+        ("model", "tasks.toml: task `model`: virtual: unexpected argument '--nonsense' found"),
+    ] {
+        let output = failing.command("out", &["--only", only]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{only}: {}", stderr(&output));
+        assert!(stderr(&output).contains(part), "{only}: {}", stderr(&output));
+        assert!(!failing.path("out").exists());
     }
     // A play whose file was edited.
     std::fs::create_dir_all(bench.path("out/plays")).unwrap();
@@ -422,8 +439,7 @@ fn what_makes_no_sense_is_refused() {
 fn real_gpus_are_read_and_others_on_them_are_named() {
     let tasks = "[[task]]\nname = 'prints'\ncommand = ['sh', '-c', 'for i in 1 2 3; do echo step $i/{steps}; sleep .3; done']\n\
                  steps = 3\n[[task]]\nname = 'fails'\ncommand = ['sh', '-c', 'echo what is wrong; exit 3']\n";
-    let bench =
-        Bench::new(tasks, &["--policy", "exclusive@time-slice", "--jobs", "4", "--arrivals", "batch"]);
+    let bench = Bench::new(tasks, &["--policy", "exclusive", "--jobs", "4", "--arrivals", "batch"]);
     let library = tempfile::tempdir().unwrap();
     let gpu = FakeGpu {
         uuid: "GPU-a".into(),
@@ -440,7 +456,7 @@ fn real_gpus_are_read_and_others_on_them_are_named() {
     let table = stdout(&output);
     assert!(table.contains("1 x NVIDIA H200") && !table.contains("model"), "{table}");
     assert!(table.contains("2/4") && table.contains("what is wrong"), "{table}");
-    let play = bench.play("out", "exclusive@time-slice-1.json");
+    let play = bench.play("out", "exclusive-1.json");
     assert!(
         play.jobs.iter().all(|job| (job.kind == "prints") == job.first_step_s.is_some()),
         "{:?}",

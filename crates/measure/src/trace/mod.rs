@@ -45,6 +45,8 @@ const LOCK: &str = "lock";
 pub struct Options {
     /// carma's program: the daemon, and the tasks of virtual GPUs.
     pub carma: PathBuf,
+    /// Says what is wrong with the options of `carma virtual-task`, of which nothing is known here.
+    pub check_virtual: fn(&[String]) -> Result<(), String>,
     /// The file of tasks, TOML.
     pub tasks: PathBuf,
     /// Only these tasks of the file; all, if there are none.
@@ -123,10 +125,17 @@ impl Bench {
         let mut tasks = file.played(&here, say)?;
         let trace = trace(&file, &tasks, &options)?;
         tasks.retain(|task| trace.kinds.contains(&task.kind));
+        for task in &tasks {
+            task.check(options.check_virtual)
+                .map_err(|why| file.bad(format!("task `{}`: {why}", task.kind.name)))?;
+        }
         if let Some(caveat) =
             rows::caveat(&trace.unmodelled(), gpus.machine.speed).filter(|_| here.is_virtual)
         {
             say(&format!("warning: {caveat}"));
+        }
+        if !file.warm_up.is_empty() && gpus.machine.is_virtual {
+            say("`warm_up` is not run on virtual GPUs");
         }
         let warm_up = (!file.warm_up.is_empty() && !gpus.machine.is_virtual)
             .then(|| (file.warm_up.clone(), file.folder.clone()));

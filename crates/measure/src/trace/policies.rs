@@ -3,7 +3,7 @@
 use crate::Error;
 use carma_core::model::Estimator;
 use carma_core::model::SharingMode;
-use carma_core::policy::{ForecastSource, MemoryScreen, presets};
+use carma_core::policy::{ForecastSource, MemoryScreen, Order, presets};
 
 /// A policy to play: `adaptive`, `adaptive+history`, `or-magm@time-slice`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -75,6 +75,12 @@ impl std::str::FromStr for Wanted {
                     ));
                 }
             }
+        }
+        if policy.order == Order::Exclusive && (history || sharing.is_some()) {
+            return Err(format!(
+                "{} is {name}, whose jobs share no GPU and come in their order: write {name}",
+                text.escape_debug()
+            ));
         }
         Ok(Self { label: text.to_owned(), name: name.to_owned(), history, sharing, told })
     }
@@ -160,6 +166,9 @@ mod tests {
             ("adaptive@mig", "no way of sharing"),
             ("oracle-ff+declared", "measured already"),
             ("est-magm:horus", "estimates"),
+            ("exclusive@mps", "exclusive@mps is exclusive"),
+            ("exclusive@time-slice", "share no GPU"),
+            ("exclusive+history", "write exclusive"),
         ] {
             let why = text.parse::<Wanted>().unwrap_err();
             assert!(why.contains(part), "{text}: {why}");

@@ -8,6 +8,7 @@ use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Formatter;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -134,6 +135,41 @@ pub(super) struct Played {
     pub(super) memory_mib: Option<u64>,
     /// About how long it takes alone, start-up included.
     pub(super) solo_s: Option<f64>,
+}
+
+impl Played {
+    /// What of it can be known to fail before it is played: its folder, its program, the options of what stands in for it.
+    pub(super) fn check(&self, check_virtual: fn(&[String]) -> Result<(), String>) -> Result<(), String> {
+        let folder = std::fs::metadata(&self.cwd);
+        let folder = folder.map_err(|e| format!("it is to start in {}: {e}", self.cwd.display()))?;
+        if !folder.is_dir() {
+            return Err(format!("it is to start in {}, which is no folder", self.cwd.display()));
+        }
+        if self.is_modelled {
+            let options = self.kind.command.get(2..).unwrap_or_default();
+            return check_virtual(options).map_err(|why| format!("virtual: {why}"));
+        }
+        let Some(program) = self.kind.command.first() else { return Ok(()) };
+        let runs = |file: &PathBuf| {
+            std::fs::metadata(file).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+        };
+        if program.contains('/') {
+            let file = self.cwd.join(program);
+            return match std::fs::metadata(&file) {
+                Ok(_) if runs(&file) => Ok(()),
+                Ok(_) => Err(format!("its command {program} is no program that can be executed")),
+                Err(why) => Err(format!("its command {program}: {why}")),
+            };
+        }
+        // As the kernel is asked for it: by the task's own variables.
+        let path = self.env.get("PATH").map_or_else(|| std::env::var_os("PATH"), |path| Some(path.into()));
+        let Some(path) = path else { return Ok(()) };
+        if std::env::split_paths(&path).map(|folder| self.cwd.join(folder).join(program)).any(|at| runs(&at))
+        {
+            return Ok(());
+        }
+        Err(format!("its command {program} is no program on the PATH"))
+    }
 }
 
 impl TaskFile {
@@ -453,6 +489,43 @@ mod tests {
         assert!(real[0].cwd.is_absolute() && real[0].cwd.ends_with("x"));
         let model = file.played(&here(1, true, 0.001), &|_| {}).unwrap();
         assert_eq!(model[0].kind.command, ["carma", "virtual-task", "--work", "3s"]);
+    }
+
+    #[test]
+    fn what_cannot_begin_is_known_before_it_is_played() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        std::fs::write(at("text"), "").unwrap();
+        let check = |more: &str, is_virtual| {
+            let file = read(&format!("[[task]]\nname = 'a'\n{more}")).unwrap();
+            let mut played = file.played(&here(1, is_virtual, 1.0), &|_| {}).unwrap().remove(0);
+            if played.cwd == file.folder {
+                played.cwd = dir.path().to_owned();
+            }
+            played.check(|options| match options {
+                [one] if one == "--work=2s" => Ok(()),
+                other => Err(format!("what is {other:?}")),
+            })
+        };
+        for (more, is_virtual, part) in [
+            ("command = ['sh']".to_owned(), false, ""),
+            ("command = ['/bin/sh']".to_owned(), false, ""),
+            ("command = ['/no/such/prog']".to_owned(), false, "its command /no/such/prog: No such file"),
+            ("command = ['./text']".to_owned(), false, "./text is no program that can be executed"),
+            ("command = ['/tmp']".to_owned(), false, "no program that can"),
+            ("command = ['no_such_prog']".to_owned(), true, "no_such_prog is no program on the PATH"),
+            ("command = ['sh']\nenv = { PATH = '/no' }".to_owned(), false, "on the PATH"),
+            ("command = ['sh']\ncwd = '/no/such'".to_owned(), false, "it is to start in /no/such: No such"),
+            (format!("command = ['sh']\ncwd = '{}'", at("text")), false, "which is no folder"),
+            ("command = ['/no/such']\nvirtual = ['--work={work_s}s']\nsolo_s = 2".to_owned(), true, ""),
+            ("command = ['sh']\nvirtual = ['--x']".to_owned(), true, "virtual: what is [\"--x\"]"),
+            ("command = ['sh']\nvirtual = ['--x']".to_owned(), false, ""),
+        ] {
+            match check(&more, is_virtual) {
+                Ok(()) => assert_eq!(part, "", "{more}"),
+                Err(why) => assert!(!part.is_empty() && why.contains(part), "{more}: {why}"),
+            }
+        }
     }
 
     #[test]

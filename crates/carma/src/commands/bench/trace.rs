@@ -5,7 +5,7 @@ mod render;
 
 use super::{no_file, unmeasured};
 use crate::cli::bench::TraceArgs;
-use crate::commands::signals;
+use crate::commands::{signals, virtual_task};
 use carma_cli::failure::{Failure, GENERAL, Outcome};
 use carma_cli::{Screen, print, print_json};
 use carma_core::units::Millis;
@@ -109,6 +109,7 @@ fn options(args: &TraceArgs) -> Result<Options, Failure> {
     }
     Ok(Options {
         carma,
+        check_virtual: virtual_task::check,
         tasks,
         only: args.only.clone(),
         add: args.add.clone(),
@@ -135,6 +136,10 @@ fn arrivals(args: &TraceArgs) -> Result<Vec<(f64, Option<String>)>, Failure> {
     if let Some(process) = Arrivals::parse(&args.arrivals) {
         if args.named {
             return Err(Failure::usage(format!("--named: the process {} names no tasks", args.arrivals)));
+        }
+        if args.trace_name.is_some() {
+            let text = format!("--trace-name: the process {} is no file of traces", args.arrivals);
+            return Err(Failure::usage(text).hint("name one with --arrivals FILE"));
         }
         let times = times(process, args.mean_gap.unwrap_or(MEAN_GAP), args.seed);
         return Ok(times.take(args.jobs.unwrap_or(JOBS) as usize).map(|at| (seconds(at), None)).collect());
