@@ -249,6 +249,8 @@ fn a_signal_ends_all_that_was_started() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     assert!(stdout(&output).contains("it was interrupted"), "{}", stdout(&output));
+    let said = stderr(&output);
+    assert!(said.contains("it was interrupted; ending ") && said.contains("up to 10 s"), "{said}");
     until("the tasks to end", || (processes_with(&mark) == 0).then_some(()));
 }
 

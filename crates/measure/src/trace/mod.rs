@@ -13,7 +13,9 @@ mod watch;
 
 use crate::{Error, Say};
 pub use bundled::bundled;
+use carma_api::parse;
 use carma_core::model::SharingMode;
+use carma_core::policy::Options as Defaults;
 pub use policies::Wanted;
 use policies::{Planned, Told, order};
 use rand::SeedableRng;
@@ -180,6 +182,7 @@ impl Bench {
             }
         };
         let deadline = self.options.budget.and_then(|budget| self.began.checked_add(budget));
+        let speed = self.gpus.machine.speed;
         let mut stage = play::Stage {
             carma: &self.options.carma,
             gpus: &mut self.gpus,
@@ -198,6 +201,8 @@ impl Bench {
             longest_s: self.options.longest_s,
             kill_after: self.options.kill_after,
             stopped,
+            grace: grace(&text) / speed.max(1),
+            say,
             has_played: false,
         };
         // What a policy is told of memory parts only plays that are told it.
@@ -290,6 +295,14 @@ fn suffices(budget: Option<Duration>) -> Result<(), Error> {
         ))
         .hint(format!("the least is {} s, and what a play takes comes on top", least.as_secs()))),
     }
+}
+
+/// How long jobs of a daemon with this configuration may take to end, on its clock.
+fn grace(config: &str) -> Duration {
+    let file: Option<toml::Table> = toml::from_str(config).ok();
+    let said = file.as_ref().and_then(|file| file.get("jobs")?.get("kill-grace")?.as_str());
+    let grace = said.and_then(|said| parse::duration(said).ok()).unwrap_or(Defaults::default().kill_grace);
+    Duration::from_millis(grace.0)
 }
 
 /// Whether a play was played to its end.
@@ -537,6 +550,12 @@ mod tests {
         assert!(!never.contains("goes on") && never.contains("--budget 37s or more"), "{never}");
         // Modules that are looked for take their time in every call.
         assert!(too_long(s(20), s(9), s(40)).contains("--budget 44s"));
+    }
+
+    #[test]
+    fn the_grace_is_that_of_the_configuration() {
+        let s = |config| grace(config).as_secs();
+        assert_eq!((s(""), s("[jobs]\nkill-grace = '30s'\n"), s("no configuration")), (10, 30, 10));
     }
 
     #[test]

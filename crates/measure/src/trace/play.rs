@@ -4,8 +4,8 @@ use super::policies::{Planned, Told};
 use super::rows::{Attempt, Conditions, Job, Play, Said, Sample, Trace, VERSION, fingerprint};
 use super::tasks::Played;
 use super::watch::{self, Gpus};
-use crate::Error;
 use crate::service::{Service, Setup, cancel_all, tail};
+use crate::{Error, Say};
 use carma_api::Client;
 use carma_api::wire::{
     AttemptView, JobDetail, JobView, JobsReply, LaunchStats, StatusReply, SubmitReply, SubmitRequest,
@@ -70,6 +70,9 @@ pub(super) struct Stage<'a> {
     /// When the daemon is killed and started again, a share of the jobs submitted.
     pub(super) kill_after: Option<f64>,
     pub(super) stopped: &'a AtomicBool,
+    /// From SIGTERM to SIGKILL, on the clock of the wall.
+    pub(super) grace: Duration,
+    pub(super) say: Say<'a>,
     /// Whether this call has played before.
     pub(super) has_played: bool,
 }
@@ -176,6 +179,9 @@ impl Stage<'_> {
             before_kill: LaunchStats::default(),
         };
         let outcome = running.run();
+        if let Ok(Some(why)) = &outcome {
+            running.say_that_it_ends(why);
+        }
         let ended = running.end();
         let (service, jobs, samples, kills) = (running.service, running.jobs, running.samples, running.kills);
         drop(service);
@@ -412,6 +418,15 @@ impl Running<'_, '_> {
         self.client.get(path).map_err(|e| Error::new(e.to_string()))
     }
 
+    /// Says what it waits for, as long as a job does not hear SIGTERM.
+    fn say_that_it_ends(&mut self, why: &str) {
+        // What cannot be asked is told by what comes next.
+        let Ok(live) = self.ask::<JobsReply>("/v1/jobs") else { return };
+        if let Some(line) = ending(live.jobs.len(), self.stage.grace) {
+            (self.stage.say)(&format!("{}: {why}; {line}", self.planned));
+        }
+    }
+
     /// Ends what still runs, and the daemon; what it says of the jobs.
     fn end(&mut self) -> Result<(Vec<JobDetail>, LaunchStats), Error> {
         cancel_all(&mut self.client, ENDING)?;
@@ -421,6 +436,12 @@ impl Running<'_, '_> {
         self.service = None;
         Ok((details, together(&self.before_kill, status.launches)))
     }
+}
+
+/// What is done to so many jobs that are live; `None` of none.
+fn ending(jobs: usize, grace: Duration) -> Option<String> {
+    let s = if jobs == 1 { "" } else { "s" };
+    (jobs > 0).then(|| format!("ending {jobs} job{s}, up to {} s", grace.as_secs_f64().ceil().max(1.0)))
 }
 
 /// What two daemons launched one after the other. Of percentiles the larger one.
@@ -556,6 +577,14 @@ fn row(kind: &str, job: &Submitted, detail: &JobDetail, since: impl Fn(f64) -> f
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn how_long_jobs_may_take_to_end_is_said() {
+        assert_eq!(ending(0, Duration::from_secs(10)), None);
+        assert_eq!(ending(2, Duration::from_secs(10)).unwrap(), "ending 2 jobs, up to 10 s");
+        // Of virtual time that passes fast.
+        assert_eq!(ending(1, Duration::from_millis(160)).unwrap(), "ending 1 job, up to 1 s");
+    }
 
     #[test]
     fn what_a_daemon_launched_before_it_was_killed_counts() {
