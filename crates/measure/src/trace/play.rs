@@ -1,7 +1,9 @@
 //! One policy, once: a daemon of its own, the jobs at their times, and what became of them.
 
 use super::policies::{Planned, Told};
-use super::rows::{Attempt, Conditions, Job, Play, Said, Sample, Trace, VERSION, fingerprint};
+use super::rows::{
+    Attempt, Conditions, Job, LAST_WORDS, Play, Said, Sample, Trace, VERSION, fingerprint, words,
+};
 use super::tasks::Played;
 use super::watch::{self, Gpus};
 use crate::service::{Service, Setup, cancel_all, tail};
@@ -37,7 +39,7 @@ const JOURNAL: &str = "carma.db";
 /// Why a play ended that had no more time.
 pub(super) const USED_UP: &str = "the budget was used up";
 /// What is kept of what a failed job printed, bytes.
-const LAST_WORDS: u64 = 600;
+const MOST_LAST_WORDS: u64 = 600;
 
 /// What all plays share.
 pub(super) struct Stage<'a> {
@@ -481,11 +483,6 @@ fn request(carma: &Path, task: &Played, told: Told, told_mib: Option<u64>) -> Su
     }
 }
 
-/// A text without its numbers.
-fn words(text: &str) -> impl Iterator<Item = &str> {
-    text.split(|c: char| c.is_ascii_digit() || c == '.').filter(|part| !part.is_empty())
-}
-
 impl Submitted {
     /// Keeps the reason of its state where the state or the reason has changed in more than numbers.
     fn hear(&mut self, view: &JobView, now_ms: u64) {
@@ -540,11 +537,12 @@ fn row(kind: &str, job: &Submitted, detail: &JobDetail, since: impl Fn(f64) -> f
     let at = |ms: u64| since(ms as f64);
     let mut reason = view.reason.text.clone();
     if view.state != "COMPLETED" && view.ended_ms.is_some() {
-        let words = tail(&job.log.path, LAST_WORDS);
+        let words = tail(&job.log.path, MOST_LAST_WORDS);
         let lines: Vec<&str> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         let last = lines[lines.len().saturating_sub(3)..].join(" | ");
         if !last.is_empty() {
-            reason = format!("{reason}; its last words: {last}");
+            reason.push_str(LAST_WORDS);
+            reason.push_str(&last);
         }
     }
     let attempt = |a: &AttemptView| Attempt {

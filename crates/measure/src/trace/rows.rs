@@ -465,6 +465,14 @@ pub struct GpuSample {
     pub used_mib: Option<u64>,
 }
 
+/// In the reason of a job that failed, before the last lines that it printed.
+pub(super) const LAST_WORDS: &str = "; its last words: ";
+
+/// A text without its numbers.
+pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| c.is_ascii_digit() || c == '.').filter(|part| !part.is_empty())
+}
+
 /// How many jobs there are, of how many kinds.
 pub(super) fn counted(jobs: usize, kinds: usize) -> String {
     let s = |n| if n == 1 { "" } else { "s" };

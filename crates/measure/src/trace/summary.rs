@@ -1,6 +1,6 @@
 //! What the rows come to.
 
-use super::rows::{Attempt, Job, Machine, Play, Sample, caveat, counted};
+use super::rows::{Attempt, Job, LAST_WORDS, Machine, Play, Sample, caveat, counted, words};
 use carma_stats::{mean, quantile, sorted};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -27,6 +27,9 @@ pub struct Summary {
     pub cut: Vec<String>,
     /// Jobs that were not completed: which, and why.
     pub failed: Vec<String>,
+    /// The same for people: those of one play, kind and reason together, with their number.
+    #[serde(skip)]
+    pub failed_alike: Vec<String>,
     /// On virtual GPUs: kinds of tasks that do not use them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unmodelled: Vec<String>,
@@ -122,16 +125,21 @@ impl Summary {
         let mut policies: Vec<Policy> = Vec::new();
         let mut plays: Vec<&Play> = plays.iter().collect();
         plays.sort_by_key(|play| (play.policy != BASE, play.began.clone()));
-        let (mut cut, mut failed) = (Vec::new(), Vec::new());
+        let (mut cut, mut failed, mut failed_alike) = (Vec::new(), Vec::new(), Vec::new());
         for play in plays {
             let name = format!("{}, play {}", play.policy, play.repeat);
             if let Some(why) = &play.cut {
                 cut.push(format!("{name}: {why}"));
                 continue;
             }
-            for job in play.jobs.iter().filter(|job| job.state != "COMPLETED") {
-                failed.push(format!("{name}: {} {}: {}", job.kind, job.state, job.reason));
-            }
+            let not_completed = || play.jobs.iter().filter(|job| job.state != "COMPLETED");
+            failed.extend(
+                not_completed().map(|job| format!("{name}: {} {}: {}", job.kind, job.state, job.reason)),
+            );
+            failed_alike.extend(alike(not_completed()).into_iter().map(|(job, jobs)| {
+                let jobs = if jobs == 1 { String::new() } else { format!(", {jobs} jobs") };
+                format!("{name}: {} {}{jobs}: {}", job.kind, job.state, job.reason)
+            }));
             let of = figures(play, &solo_s);
             match policies.iter_mut().find(|policy| policy.policy == play.policy) {
                 Some(policy) => policy.plays.push(of),
@@ -147,6 +155,7 @@ impl Summary {
             policies,
             cut,
             failed,
+            failed_alike,
             unmodelled: if first.machine.is_virtual { first.trace.unmodelled() } else { Vec::new() },
         })
     }
@@ -158,6 +167,25 @@ impl Summary {
         let (of, base) = (policy.spread(&pick)?[0], base.spread(&pick)?[0]);
         (base > 0.0).then(|| of / base)
     }
+}
+
+/// Of jobs that differ in no more than the numbers that they printed last the first, and how many there are.
+fn alike<'a>(jobs: impl Iterator<Item = &'a Job>) -> Vec<(&'a Job, usize)> {
+    // Of the reason itself a number counts: an exit code.
+    let parts = |reason: &'a str| reason.split_once(LAST_WORDS).unwrap_or((reason, ""));
+    let mut groups: Vec<(&Job, usize)> = Vec::new();
+    for job in jobs {
+        let is = |other: &&'a Job| {
+            let (ours, theirs) = (parts(&job.reason), parts(&other.reason));
+            (&other.kind, &other.state, theirs.0) == (&job.kind, &job.state, ours.0)
+                && words(theirs.1).eq(words(ours.1))
+        };
+        match groups.iter_mut().find(|(first, _)| is(first)) {
+            Some((_, jobs)) => *jobs += 1,
+            None => groups.push((job, 1)),
+        }
+    }
+    groups
 }
 
 /// Time that an attempt ran for, without what it was suspended for, seconds.
@@ -408,6 +436,29 @@ mod tests {
         assert_eq!(figures(&of).makespan_s, 15.0);
         of.jobs[0].state = "FAILED".into();
         assert_eq!(means(figures(&of)), (None, None, None, 0));
+    }
+
+    #[test]
+    fn jobs_that_failed_alike_are_one_line() {
+        let jobs = ["a", "b", "a", "a", "a"].map(|kind| job(kind, 0.0, &[(1.0, 11.0, "Failed")]));
+        let mut of = play("adaptive", jobs.into());
+        for (at, job) in of.jobs.iter_mut().enumerate() {
+            job.state = "FAILED".into();
+            job.reason = format!("the command failed: exit code 2; its last words: pid {at}");
+        }
+        of.jobs[3].reason = "the command failed: exit code 3".into();
+        of.jobs[4].reason = "the command failed: exit code 4".into();
+        let summary = Summary::of(&[of]).unwrap();
+        assert_eq!(summary.failed.len(), 5);
+        assert_eq!(
+            summary.failed_alike,
+            [
+                "adaptive, play 1: a FAILED, 2 jobs: the command failed: exit code 2; its last words: pid 0",
+                "adaptive, play 1: b FAILED: the command failed: exit code 2; its last words: pid 1",
+                "adaptive, play 1: a FAILED: the command failed: exit code 3",
+                "adaptive, play 1: a FAILED: the command failed: exit code 4",
+            ]
+        );
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub(super) fn page(summary: &Summary, plays: &[Play]) -> String {
     drawings(&mut out, plays, seconds);
     alone(&mut out, summary);
     for (heading, lines) in
-        [("Not completed", &summary.failed), ("Broken off, and not counted", &summary.cut)]
+        [("Not completed", &summary.failed_alike), ("Broken off, and not counted", &summary.cut)]
     {
         if !lines.is_empty() {
             let _ = write!(out, "<section><h2>{heading}</h2><ul class=\"notes\">");

@@ -46,7 +46,7 @@ pub(super) fn render(summary: &Summary, left: &[String], output: &Path, screen: 
             }
         }
     };
-    list("Not completed:", &summary.failed);
+    list("Not completed:", &summary.failed_alike);
     list("Broken off, and not counted:", &summary.cut);
     list("Left:", left);
     let _ = writeln!(
