@@ -90,7 +90,14 @@ impl Service {
             if has_ended || Instant::now() > until {
                 let length = std::fs::metadata(&service.log).map_or(0, |m| m.len());
                 let said = tail(&service.log, LOG_END.min(length.saturating_sub(from)));
-                let why = cause(&said).unwrap_or("it did not say why");
+                let why = cause(&said).map(str::to_owned);
+                // On a full disk it cannot say a word, and what a daemon before it said is the best there is.
+                let why = why.unwrap_or_else(|| match last_error(&tail(&service.log, LOG_END)) {
+                    Some(error) => format!(
+                        "it did not say why; the last error in its log is of a daemon before it: {error}"
+                    ),
+                    None => "it did not say why".to_owned(),
+                });
                 let what = if has_ended {
                     "the daemon did not start".to_owned()
                 } else {
@@ -187,13 +194,18 @@ pub fn cancel_all(client: &mut Client, patience: Duration) -> Result<(), Error> 
 
 /// Why a daemon failed, by what it logged: its last error, else its last line.
 fn cause(log: &str) -> Option<&str> {
-    let lines = || log.lines().map(str::trim).filter(|line| !line.is_empty());
-    // What ends it, it says without a time and a level before it, and after it what to do.
-    let error = |line: &'_ str| line.split_once(" ERROR ").map(|(_, why)| why.trim().len());
-    let ends = |line: &'_ str| line.strip_prefix("carma: ").map(str::len);
-    let of = |line: &str| error(line).or_else(|| ends(line));
-    let last = lines().rev().find_map(|line| Some(&line[line.len() - of(line)?..]));
-    last.or_else(|| lines().next_back())
+    last_error(log).or_else(|| log.lines().map(str::trim).rfind(|line| !line.is_empty()))
+}
+
+/// The last error in a log.
+fn last_error(log: &str) -> Option<&str> {
+    // One that has no end was cut, by a full disk.
+    let lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n')).map(str::trim);
+    lines.rev().find_map(|line| match line.split_once(" ERROR ") {
+        Some((_, why)) => Some(why.trim_start()),
+        // What ends it, it says without a time and a level before it, and after it what to do.
+        None => line.strip_prefix("carma: "),
+    })
 }
 
 /// The last bytes of a text file; nothing, where it cannot be read.
@@ -220,7 +232,7 @@ mod tests {
         let full = "the journal cannot be written: database or disk is full; nothing was accepted or started, trying again";
         let log = format!(
             "cut off\n2026-11-29T23:38:57.1Z ERROR something else\n2026-11-29T23:38:57.9Z ERROR {full}\n\
-             2026-11-29T23:38:58.0Z  INFO and so on\n"
+             2026-11-29T23:38:58.0Z  INFO and so on\n2026-11-29T23:38:59.0Z ERROR the journal cannot b"
         );
         assert_eq!(cause(&log), Some(full));
         assert_eq!(cause("carma: no such file\nhint: name another\n"), Some("no such file"));
@@ -255,6 +267,14 @@ mod tests {
         assert_eq!(said.message, "the daemon did not start: the disk is full, 3");
         assert_eq!(said.hint, Some(format!("its log is {}", log.display())));
         std::fs::write(&carma, "#!/bin/sh\nexit 1\n").unwrap();
+        let said = refused().message;
+        assert!(
+            said.ends_with(
+                "it did not say why; the last error in its log is of a daemon before it: the disk is full, 3"
+            ),
+            "{said}"
+        );
+        std::fs::remove_file(&log).unwrap();
         assert!(refused().message.ends_with("it did not say why"));
     }
 
