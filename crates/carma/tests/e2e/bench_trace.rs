@@ -147,8 +147,11 @@ fn policies_in_turn_with_history_and_again_where_the_last_call_ended() {
     assert_eq!(output.status.code(), Some(2));
     let said = stderr(&output);
     assert!(said.contains("name another --output") && said.contains("has plays with another job"), "{said}");
-    let output = bench.command("out", &["--policy", "exclusive", "--work", "2", "--speed", "20"]).output();
-    let said = stderr(&output.unwrap());
+    let mut command = bench.command("out", &["--policy", "exclusive"]);
+    let args: Vec<_> =
+        command.get_args().map(|arg| if arg == "60" { "20".into() } else { arg.to_owned() }).collect();
+    command = Command::new(CARMA);
+    let said = stderr(&command.args(args).output().unwrap());
     assert!(said.contains("has plays with another --speed (60 there, 20 here)"), "{said}");
     // Nor do plays under other conditions.
     let output =
@@ -205,6 +208,11 @@ fn a_task_that_is_meant_to_fail_comes_by_name_and_its_victims_are_counted() {
     assert_eq!((faults.len(), others.len(), faults[0].state.as_str()), (1, 8, "FAILED"));
     assert!(others.iter().all(|job| job.kind == "small" && job.state == "COMPLETED"), "{others:?}");
     assert!(stdout(&output).contains("faults FAILED"), "{}", stdout(&output));
+    // That of a name that the file has not comes with carma.
+    bench.run("lent", &["--add", "illegal_address"]);
+    let lent = bench.play("lent", "or-rr-1.json");
+    let faulted = lent.jobs.iter().find(|job| job.kind == "illegal_address").unwrap();
+    assert!(faulted.reason.contains("illegal memory access"), "{faulted:?}");
     let of = &Summary::of(&[play]).unwrap().policies[0].plays[0];
     assert_eq!((of.completed, of.jobs), (8, 9));
     // Of its state only what the jobs printed is left.
@@ -415,6 +423,14 @@ fn what_makes_no_sense_is_refused() {
         assert!(stderr(&output).contains(part), "{args:?}: {}", stderr(&output));
         assert!(!bench.path("out").exists(), "{args:?}");
     }
+    // Of the tasks that come with carma to fail one is too large for these GPUs.
+    let output = bench.command("out", &["--policy", "exclusive", "--add", "out_of_memory"]).output().unwrap();
+    let said = stderr(&output);
+    assert!(said.contains("out_of_memory is left out: its memory is 112640 MiB"), "{said}");
+    assert!(
+        said.contains("--add out_of_memory: that task cannot run here") && !bench.path("out").exists(),
+        "{said}"
+    );
     // Tasks that could only fail.
     let broken = "[[task]]\nname = 'gone'\ncommand = ['/no/such/prog']\n\
                   [[task]]\nname = 'model'\ncommand = ['true']\nvirtual = ['--nonsense']\n";

@@ -409,7 +409,10 @@ fn trace(file: &TaskFile, tasks: &[Played], options: &Options) -> Result<Trace, 
     let times: Vec<f64> = arrivals.iter().map(|arrival| arrival.at_s).collect();
     for (at, name) in options.add.iter().enumerate() {
         let at_s = times[(at + 1) * times.len() / (options.add.len() + 1)];
-        arrivals.push(Arrival { at_s, kind: named(name)?.kind.name.clone() });
+        if !tasks.iter().any(|task| task.kind.name == *name) {
+            return Err(Error::usage(format!("--add {name}: that task cannot run here; see above why")));
+        }
+        arrivals.push(Arrival { at_s, kind: name.clone() });
     }
     arrivals.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
     let occurs = |task: &&Played| arrivals.iter().any(|arrival| arrival.kind == task.kind.name);
