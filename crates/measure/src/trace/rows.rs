@@ -717,7 +717,8 @@ mod tests {
             together(folders).map(|all| all.len()).map_err(|e| e.message)
         };
         assert_eq!(put(&|play| play.machine.kernel = Some("6.1".into())), Ok(2));
-        let changes: [(&dyn Fn(&mut Play), &str); 10] = [
+        type Change<'a> = (&'a dyn Fn(&mut Play), &'a str);
+        let changes: [Change<'_>; 10] = [
             (&|p| p.machine.speed = 20, "another --speed (60 in one, 20 in exclusive-1.json of two)"),
             (&|p| p.machine.cpus = 8, "another number of processors (0 in one, 8 in"),
             (&|p| drop(p.machine.gpus.pop()), "other GPUs (2 x Virtual H200 in one, 1 x Virtual H200 in"),
