@@ -458,6 +458,10 @@ pub struct JobView {
     /// Energy that the same progress would have taken alone, by its power alone; absent where that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_alone_j: Option<f64>,
+    /// Of its time on GPUs, added up over them, that of which the energy is not known: `energy_j` is without it, and
+    /// `energy_alone_j` with it. Absent: none, or the job is another user's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmetered_gpu_s: Option<f64>,
     /// Acceptance, Unix time.
     pub submitted_ms: u64,
     /// Start of the current or last attempt, Unix time.

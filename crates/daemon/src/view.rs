@@ -87,6 +87,7 @@ fn strangers_row(row: JobView) -> JobView {
         // What users have had of energy is theirs to know.
         energy_j: _,
         energy_alone_j: _,
+        unmetered_gpu_s: _,
         submitted_ms,
         started_ms,
         suspended_ms,
@@ -121,6 +122,7 @@ fn strangers_row(row: JobView) -> JobView {
         left,
         energy_j: None,
         energy_alone_j: None,
+        unmetered_gpu_s: None,
         submitted_ms,
         started_ms,
         suspended_ms,
@@ -208,11 +210,21 @@ fn had(job: &Job, live: Option<Had>) -> Had {
     job.past.iter().map(|attempt| attempt.had).chain(live).fold(Had::default(), Had::with)
 }
 
+/// Of what a job had, the time that no counter tells of.
+fn unmetered(had: Had) -> Option<f64> {
+    (had.unmetered > Millis::ZERO).then(|| seconds(had.unmetered))
+}
+
 fn with_energy(row: JobView, job: &Job, live: Option<Had>) -> JobView {
     let had = had(job, live);
     let metered = had.energy_mj();
     let alone = job.spec.profile.power_mw.filter(|_| metered.is_some()).map(|power| had.alone_mj(power));
-    JobView { energy_j: metered.map(joules), energy_alone_j: alone.map(joules), ..row }
+    JobView {
+        energy_j: metered.map(joules),
+        energy_alone_j: alone.map(joules),
+        unmetered_gpu_s: unmetered(had),
+        ..row
+    }
 }
 
 /// A live job's row with how far it is. `done`: by its own count.
@@ -329,6 +341,7 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         left: None,
         energy_j: None,
         energy_alone_j: None,
+        unmetered_gpu_s: None,
         submitted_ms: job.submitted.0,
         started_ms: started,
         suspended_ms: suspended,
@@ -419,8 +432,7 @@ fn with_had(asker: Asker, owner: u32, had: Had, view: AttemptView) -> AttemptVie
     if !asker.may_read(owner) {
         return view;
     }
-    let unmetered = (had.unmetered > Millis::ZERO).then(|| seconds(had.unmetered));
-    AttemptView { energy_j: had.energy_mj().map(joules), unmetered_gpu_s: unmetered, ..view }
+    AttemptView { energy_j: had.energy_mj().map(joules), unmetered_gpu_s: unmetered(had), ..view }
 }
 
 /// When an attempt was on which GPUs, between its absences and until its end; of one that is suspended, until it left. Nothing

@@ -1,10 +1,9 @@
 //! `carma history`: jobs that are over, newest first.
 
-use super::Context;
 use super::queue::gpu_list;
 use super::usage::energy;
 use crate::cli::{HistoryArgs, HistoryExportArgs, HistoryVerb};
-use carma_api::wire::{JobsReply, MemoryReply};
+use carma_api::wire::{JobView, JobsReply, MemoryReply};
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Column, Screen, print, print_json, short_stamp, span, spared_line, sparing, wrap};
 use carma_core::units::{MiB, Millis};
@@ -43,6 +42,11 @@ fn csv(reply: &MemoryReply) -> Result<String, Box<dyn std::error::Error>> {
 
 /// What a narrow screen may go without, the most needed first.
 const SPARED: [&str; 10] = ["PEAK", "RUN", "EXIT", "GPU", "WAIT", "USER", "TRIES", "ENERGY", "HOST", "ALONE"];
+
+/// Whether its energy is known of a part of its time only.
+fn is_partly_metered(job: &JobView) -> bool {
+    job.energy_j.is_some() && job.unmetered_gpu_s.is_some_and(|time| time > 0.0)
+}
 
 fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
     if reply.jobs.is_empty() {
@@ -106,7 +110,9 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
             row.push(job.host_memory_peak_mib.map_or_else(dash, |m| MiB(m).to_string()));
         }
         if energies {
-            row.push(job.energy_j.map_or_else(dash, energy));
+            // It is not to look as if what was not metered had been saved.
+            let least = if is_partly_metered(job) { "≥ " } else { "" };
+            row.push(job.energy_j.map_or_else(dash, |joules| format!("{least}{}", energy(joules))));
         }
         if alone {
             row.push(job.energy_alone_j.map_or_else(dash, energy));
@@ -122,8 +128,17 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
     for line in spared_line(&spared).iter().flat_map(|line| wrap(line, screen, 0)) {
         text.push_str(&format!("{line}\n"));
     }
+    let mut notes = Vec::new();
     if alone && !spared.contains(&"ALONE") {
-        text.push_str("ALONE: energy that the same progress would have taken alone, as forecast.\n");
+        notes.push("ALONE: energy that the same progress would have taken alone, as forecast.");
+    }
+    if reply.jobs.iter().any(is_partly_metered) && !spared.contains(&"ENERGY") {
+        notes.push(
+            "≥: of a part of its time no counter tells; ALONE is for all of it. carma show ID says how long that was.",
+        );
+    }
+    for line in notes.iter().flat_map(|note| wrap(note, screen, 0)) {
+        text.push_str(&format!("{line}\n"));
     }
     if u32::try_from(reply.jobs.len()).is_ok_and(|n| n == limit) {
         text.push_str(&format!("The latest {limit}; --limit N shows more.\n"));
@@ -166,6 +181,15 @@ mod tests {
         assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
         assert!(narrow.contains("\n2025-10-09   7") && narrow.contains("REASON"), "{narrow}");
         assert!(narrow.contains("Not shown, as this screen is narrow: "), "{narrow}");
+        // What no counter told of is no saving.
+        let mut partly = reply.clone();
+        partly.jobs[0].unmetered_gpu_s = Some(12.5);
+        let told = render(&partly, 50, &Screen::of_width(None));
+        assert!(
+            told.contains("  ≥ 12.3 kJ  15.0 kJ  ") && told.contains("\n≥: of a part of its time"),
+            "{told}"
+        );
+        assert!(!narrow.contains('≥'), "{narrow}");
         let empty = JobsReply { jobs: vec![], ..reply };
         assert!(render(&empty, 3, &Screen::of_width(None)).contains("carma queue"));
     }

@@ -243,6 +243,7 @@ pub(crate) mod tests {
             left: None,
             energy_j: None,
             energy_alone_j: None,
+            unmetered_gpu_s: None,
             priority: 0,
             submitted_ms: 1_760_000_000_000,
             suspended_ms: None,

@@ -5,6 +5,7 @@ mod run;
 mod table;
 
 use super::Context;
+use super::queue::gpu_list;
 use super::trace::keep_apart;
 use super::usage::Unit;
 use crate::cli::ReportArgs;
@@ -165,6 +166,11 @@ fn gpus(of: &Recorded) -> String {
     kinds.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
 }
 
+/// `GPU 3`, `GPUs 0,1`.
+fn named_gpus(gpus: &[u32]) -> String {
+    format!("GPU{} {}", if gpus.len() == 1 { "" } else { "s" }, gpu_list(gpus))
+}
+
 /// One unit of energy for all rows and notes, so that they can be compared.
 fn unit_of(run: &RunResult, exclusive: Option<&RunResult>) -> Unit {
     let energies = [Some(run), exclusive].into_iter().flatten().map(|run| run.summary.energy_j);
@@ -202,10 +208,11 @@ fn remarks_of(of: &Recorded, run: &RunResult, unit: Unit) -> Vec<String> {
             "{before} jobs were submitted before: they count from the beginning of the report on"
         ));
     }
-    let (mut jobs, mut hidden) = (0.0, 0);
+    let (mut jobs, mut hidden, mut unmetered) = (0.0, 0, 0.0);
     for job in of.jobs.iter().filter(|job| !job.attempts.is_empty()) {
         jobs += job.row.energy_j.unwrap_or(0.0);
         hidden += u64::from(job.row.energy_j.is_none());
+        unmetered += job.row.unmetered_gpu_s.filter(|_| job.row.energy_j.is_some()).unwrap_or(0.0);
     }
     // Not a number where it is not known.
     let counted = run.summary.energy_j;
@@ -215,8 +222,8 @@ fn remarks_of(of: &Recorded, run: &RunResult, unit: Unit) -> Vec<String> {
             n => format!("; {n} more jobs are other users', or their counters were not read"),
         };
         remarks.push(format!(
-            "the energy counters of the GPUs went on by {} in {time}; the jobs that were there took {} over all of their \
-             own time{unknown}. What was idle: carma usage",
+            "the energy counters of the GPUs went on by {} in {time}{anew}; the jobs that were there took {} over all of \
+             their own time{partly}{unknown}. What was idle: carma usage",
             unit.text(counted),
             unit.text(jobs)
         ));

@@ -295,6 +295,25 @@ fn energy(rows: &[Row], gpu: u32) -> Option<f64> {
     (counters.len() > 1).then(|| counters.windows(2).map(|pair| (pair[1] - pair[0]).max(0.0)).sum())
 }
 
+/// GPUs whose energy counter began anew in a span, and for how long rows are missing there at most, milliseconds.
+pub(super) fn counters_anew(of: &Recorded, span: Span) -> (Vec<u32>, u64) {
+    let rows = with_the_one_before(of.finest(), span);
+    let (mut gpus, mut longest) = (Vec::new(), 0);
+    for gpu in &of.gpus {
+        let read = rows.iter().flat_map(|row| row.gpus.iter().map(move |gpu| (row, gpu)));
+        let read = read.filter(|(_, read)| read.gpu == gpu.gpu);
+        let counters: Vec<(&Row, f64)> = read.filter_map(|(row, read)| Some((row, read.energy_j?))).collect();
+        for (before, after) in
+            counters.windows(2).filter(|two| two[1].1 < two[0].1).map(|two| (two[0].0, two[1].0))
+        {
+            longest = longest.max(after.at_ms.saturating_sub(after.span_ms).saturating_sub(before.at_ms));
+            gpus.push(gpu.gpu);
+        }
+    }
+    gpus.dedup();
+    (gpus, longest)
+}
+
 /// What was read of each GPU over time. What was not read is not a number: a gap.
 fn series(of: &Recorded) -> Vec<GpuSeries> {
     let steps = usize::try_from((of.span.until - of.span.since).div_ceil(of.step.0)).unwrap_or(0);
@@ -328,6 +347,7 @@ pub(super) fn joules(of: &Recorded) -> Vec<JobEnergy> {
             user: job.row.user.clone(),
             energy_j: job.row.energy_j?,
             alone_j: job.row.energy_alone_j,
+            unmetered_s: job.row.unmetered_gpu_s.unwrap_or(0.0),
         })
     };
     of.jobs.iter().filter_map(one).collect()
@@ -938,6 +958,27 @@ pub(super) mod tests {
         assert_eq!(at_a_time, 1.0);
         (of.rows, of.step) = (rows(1), Millis::secs(1));
         assert_eq!(figures(&of), exact);
+    }
+
+    #[test]
+    fn energy_that_was_lost_is_named_beside_the_sums() {
+        let mut of = recorded_run(vec![ran(1, 100, vec![attempt(100, Some(690), Some("Completed"), None)])]);
+        // After the gap of a minute the counter begins anew.
+        for row in of.rows.iter_mut().filter(|row| row.at_ms > START + 460_000) {
+            row.gpus[0].energy_j = Some((row.at_ms - START - 460_000) as f64 / 5.0);
+        }
+        of.jobs[0].row.unmetered_gpu_s = Some(61.0);
+        let run = recorded(&of);
+        assert_eq!(counters_anew(&of, of.span), (vec![0], 60_000));
+        let note = remarks_of(&of, &run, unit_of(&run, None)).join("; ");
+        assert!(
+            note.contains("without what was lost where counters began anew (GPU 0, with up to 1 min of rows missing there);"),
+            "{note}"
+        );
+        assert!(
+            note.contains("all of their own time but for 1 min 1 s on GPUs that no counter tells of. What"),
+            "{note}"
+        );
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What each policy took from the socket.
 
 use super::plot::{At, WIDTH};
-use super::text::{Short, UNKNOWN, Unit, energy_unit, largest, number, watt_hours};
+use super::text::{Short, UNKNOWN, Unit, energy_unit, largest, number, time_unit, watt_hours};
 use super::{COLOURS, JobEnergy};
 use crate::event::outcome::{RunResult, Summary};
 use std::fmt::Write as _;
@@ -85,18 +85,32 @@ fn jobs(out: &mut String, joules: &[JobEnergy]) {
         let alone = job.alone_j.map_or_else(|| UNKNOWN.to_owned(), |joules| number(unit.of(joules)));
         let _ = writeln!(
             out,
-            "<tr><td class=\"text\">{}</td><td class=\"text\">{}</td><td class=\"text\">{}</td><td>{}</td><td>{alone}</td></tr>",
+            "<tr><td class=\"text\">{}</td><td class=\"text\">{}</td><td class=\"text\">{}</td><td>{}{}</td><td>{alone}</td></tr>",
             Short(&job.id, 40),
             Short(&job.task, 60),
             Short(&job.user, 40),
+            if job.unmetered_s > 0.0 { "\u{2265}\u{a0}" } else { "" },
             number(unit.of(job.energy_j)),
         );
     }
+    let partly: Vec<f64> = joules.iter().map(|job| job.unmetered_s).filter(|time| *time > 0.0).collect();
+    let (of_time, without) = if partly.is_empty() {
+        ("each over all of its time and", String::new())
+    } else {
+        let time = time_unit(partly.iter().sum());
+        let without = format!(
+            " \u{2265}: of {} of them no counter tells of a part of their time, {} {} on GPUs together; Alone is for all of it.",
+            partly.len(),
+            number(time.of(partly.iter().sum())),
+            time.name
+        );
+        ("each over its time as far as it was metered,", without)
+    };
     let sum: f64 = joules.iter().map(|job| job.energy_j).sum();
     let _ = writeln!(
         out,
-        "</tbody></table></div>\n<p class=\"remark\">All {} took {} {} ({}), each over all of its time and by its share of the GPUs\u{2019} \
-         energy counters. Alone: what the same progress would have taken on a GPU alone, as forecast.{}</p>",
+        "</tbody></table></div>\n<p class=\"remark\">All {} took {} {} ({}), {of_time} by its share of the GPUs\u{2019} \
+         energy counters. Alone: what the same progress would have taken on a GPU alone, as forecast.{without}{}</p>",
         joules.len(),
         number(unit.of(sum)),
         unit.name,

@@ -88,6 +88,8 @@ pub struct JobEnergy {
     pub energy_j: f64,
     /// What the same progress would have taken alone; `None`: not known.
     pub alone_j: Option<f64>,
+    /// Of its time on GPUs, seconds that no counter tells of: `energy_j` is without them.
+    pub unmetered_s: f64,
 }
 
 /// What the page shows.

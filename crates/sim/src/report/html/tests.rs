@@ -113,6 +113,41 @@ fn hostile_names_stay_text() {
 }
 
 #[test]
+fn energy_of_a_part_of_the_time_is_no_saving() {
+    let runs = three();
+    let page = |unmetered_s| {
+        let job = JobEnergy {
+            id: "7".into(),
+            energy_j: 250_700.0,
+            alone_j: Some(320_700.0),
+            unmetered_s,
+            ..JobEnergy::default()
+        };
+        page(&PageInput {
+            origin: Origin::Recorded,
+            title: "",
+            trace: "",
+            cluster: "",
+            command: "",
+            date: "",
+            notes: &[],
+            runs: &runs,
+            joules: &[job],
+        })
+    };
+    assert!(page(0.0).contains("each over all of its time and by its share"));
+    let partly = page(180.0);
+    well_formed(&partly);
+    assert!(
+        !partly.contains("all of its time and") && partly.contains("<td>\u{2265}\u{a0}251</td>"),
+        "{partly}"
+    );
+    assert!(
+        partly.contains("of 1 of them no counter tells of a part of their time, 3.00 min on GPUs together")
+    );
+}
+
+#[test]
 fn no_runs_and_no_jobs() {
     assert!(shown(&[]).contains("no runs to show"));
     let page = shown(&example::runs(4, 0, &["exclusive", "magm"], 7));
