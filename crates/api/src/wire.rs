@@ -492,6 +492,18 @@ impl JobView {
     }
 }
 
+/// The daemon's disk does not take what it has to keep: nothing is accepted or started, and no end is taken in, until it does.
+/// Jobs that run go on.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnwrittenView {
+    /// Since when, Unix time of the daemon's clock.
+    pub since_ms: u64,
+    /// What failed, and why.
+    pub why: String,
+    /// What to do.
+    pub advice: String,
+}
+
 /// A list of jobs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobsReply {
@@ -501,6 +513,9 @@ pub struct JobsReply {
     pub now_ms: u64,
     /// The jobs.
     pub jobs: Vec<JobView>,
+    /// Set while the journal cannot be written: what is listed stands as of then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwritten: Option<UnwrittenView>,
 }
 
 /// One attempt of a job.
@@ -723,6 +738,9 @@ pub struct ExplainReply {
     pub running: Option<RunningView>,
     /// Its attempts, oldest first.
     pub attempts: Vec<AttemptView>,
+    /// Set while the journal cannot be written: what is said stands as of then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwritten: Option<UnwrittenView>,
 }
 
 /// A job in the queue.
@@ -1021,6 +1039,9 @@ pub struct GpusReply {
     pub window_ms: u64,
     /// The GPUs.
     pub gpus: Vec<GpuView>,
+    /// Set while the journal cannot be written: who has what stands as of then, while GPUs are read on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwritten: Option<UnwrittenView>,
 }
 
 /// Whether jobs have cgroups of their own.
@@ -1064,6 +1085,9 @@ pub struct StatusReply {
     pub gpus: String,
     /// How much faster than life its clock runs; 1 but for virtual GPUs.
     pub speed: u32,
+    /// Set while the journal cannot be written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unwritten: Option<UnwrittenView>,
     /// Submit-to-spawn latencies since the start, for benchmarks.
     pub launches: LaunchStats,
 }

@@ -11,7 +11,7 @@ use crate::gist::Gist;
 use crate::journal::{Batch, Journal, JournalError, StoredJob};
 use crate::logs;
 use crate::memory::{self, Expected, Memory};
-use crate::messages::{Answer, Message, Order, Peer};
+use crate::messages::{Answer, Message, Order, Peer, Standing};
 use crate::news::{News, Untold};
 use crate::notify::Watchdog;
 use crate::perform::{Performer, held};
@@ -31,7 +31,7 @@ use crate::slowdown::Slowdowns;
 use crate::submission::{Submission, new_job};
 use crate::waiters::Waiters;
 use carma_api::VERSION;
-use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitRequest};
+use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitRequest, UnwrittenView};
 use carma_core::input::{Action, Input, Observation, Rejected};
 use carma_core::ledger::Gpu;
 use carma_core::model::{Estimator, Exit, GpuId, Job, JobId, Phase, SharingMode, SuspendStep};
@@ -61,6 +61,8 @@ const METER: Millis = Millis::secs(600);
 const METER_IDLE: Millis = Millis::secs(10);
 /// How often the journal is looked after.
 const TEND: Duration = Duration::from_millis(100);
+/// How often a journal that could not be written is tried again where there is nothing to write: users are told that it cannot.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
 /// How long a daemon without a journal tells users so.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Exit code of a daemon that can keep nothing (`EX_IOERR`).
@@ -142,7 +144,9 @@ pub struct Engine {
     waiters: Waiters,
     /// What the submissions of live jobs take.
     submissions: Submissions,
-    viewers: Vec<oneshot::Sender<(Arc<State>, LaunchStats)>>,
+    viewers: Vec<oneshot::Sender<(Arc<State>, Standing)>>,
+    /// Set while the journal does not take what is to be written, with when that was tried last.
+    unwritten: Option<(UnwrittenView, Instant)>,
     /// Inputs that could not be written to the journal and that no client sends again, with the time at which each came.
     retry: Vec<(Millis, Input)>,
     /// Ends that wait for a look, in their order.
@@ -183,6 +187,7 @@ impl Engine {
             waiters: Waiters::default(),
             submissions: Submissions::default(),
             viewers: Vec::new(),
+            unwritten: None,
             retry: Vec::new(),
             dying: Vec::new(),
             looked: BTreeMap::new(),
@@ -421,7 +426,8 @@ impl Engine {
         };
         let looked = self.dying.iter().map(|dying| LOOK_PATIENCE.saturating_sub(dying.since.elapsed())).min();
         let looked = looked.map(|looked| looked.max(Duration::from_millis(1)));
-        [journal, looked].into_iter().flatten().fold(next, Duration::min)
+        let unwritten = self.unwritten.is_some().then_some(TRY_AGAIN);
+        [journal, looked, unwritten].into_iter().flatten().fold(next, Duration::min)
     }
 
     // --- applying ------------------------------------------------------------------------------
@@ -1110,10 +1116,15 @@ impl Engine {
 
     /// Writes the batch; then, and only then, answers and acts.
     fn turn_end(&mut self) {
-        if !self.batch.is_empty() {
+        // An empty one says whether the disk takes anything again.
+        let again = self.unwritten.as_ref().is_some_and(|(_, tried)| tried.elapsed() >= TRY_AGAIN);
+        if !self.batch.is_empty() || again {
             fault::inject(Point::BeforeCommit);
             if let Err(e) = self.parts.journal.commit(&self.batch) {
                 return self.give_up(&e);
+            }
+            if self.unwritten.take().is_some() {
+                tracing::info!("the journal is written again");
             }
             if self.actions.iter().any(|a| matches!(a, Action::Launch { .. })) {
                 fault::inject(Point::AfterDecision);
@@ -1185,9 +1196,10 @@ impl Engine {
             return;
         }
         let view = self.view.get_or_insert_with(|| Arc::new(self.state.clone())).clone();
-        let stats = self.stats();
+        let unwritten = self.unwritten.as_ref().map(|(unwritten, _)| unwritten.clone());
+        let standing = Standing { launches: self.stats(), unwritten };
         for viewer in std::mem::take(&mut self.viewers) {
-            let _ = viewer.send((view.clone(), stats.clone()));
+            let _ = viewer.send((view.clone(), standing.clone()));
         }
     }
 
@@ -1203,6 +1215,14 @@ impl Engine {
         for answer in std::mem::take(&mut self.answers) {
             answer(Err(refused.clone()));
         }
+        let since_ms = self.unwritten.as_ref().map_or(self.parts.clock.now().0, |(of, _)| of.since_ms);
+        let advice = if why.is_locked() {
+            "Another program keeps it locked: end that one".to_owned()
+        } else {
+            let dir = self.parts.journal_file.parent().unwrap_or(&self.parts.journal_file);
+            format!("If the disk of {} is full, make room there", dir.display())
+        };
+        self.unwritten = Some((UnwrittenView { since_ms, why: why.to_string(), advice }, Instant::now()));
         self.actions.clear();
         let batch = std::mem::take(&mut self.batch);
         self.retry.extend(batch.inputs.into_iter().filter(|(_, input)| {

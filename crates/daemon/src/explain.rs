@@ -44,6 +44,8 @@ pub fn explain(
         running: None,
         attempts: attempts(asker, state, job, &row, live),
         job: row,
+        // Of the engine, not of the job.
+        unwritten: None,
     };
     match (subject, &job.phase) {
         (Subject::Live(_), Phase::Pending) => {
@@ -82,8 +84,22 @@ fn strangers_explanation(reply: ExplainReply) -> ExplainReply {
         sooner,
         running,
         attempts,
+        unwritten,
     } = reply;
-    ExplainReply { version, now_ms, job, policy, estimate: None, waiting, gpus, sooner, running, attempts }
+    let estimate = None;
+    ExplainReply {
+        version,
+        now_ms,
+        job,
+        policy,
+        estimate,
+        waiting,
+        gpus,
+        sooner,
+        running,
+        attempts,
+        unwritten,
+    }
 }
 
 /// Its place in the queue, and why it has it. `None`: it is not there.

@@ -8,7 +8,9 @@ use crate::run::suspend;
 use crate::run::watch::Event;
 use crate::slowdown::Subject;
 use crate::submission::Submission;
-use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, MemoryReply, SlowdownsReply, SubmitReply};
+use carma_api::wire::{
+    ContextProbe, DoneReply, LaunchStats, MemoryReply, SlowdownsReply, SubmitReply, UnwrittenView,
+};
 use carma_core::model::{JobId, User};
 use carma_core::state::State;
 use std::sync::Arc;
@@ -50,6 +52,15 @@ pub enum Order {
     Resume(u32),
 }
 
+/// How the engine is, beside the state.
+#[derive(Debug, Clone, Default)]
+pub struct Standing {
+    /// Latencies of starts.
+    pub launches: LaunchStats,
+    /// Since when the journal cannot be written, and why.
+    pub unwritten: Option<UnwrittenView>,
+}
+
 /// An answer to come.
 pub type Answer<T> = oneshot::Sender<Result<T, Refused>>;
 
@@ -66,7 +77,7 @@ pub enum Message {
     /// A client asks what is known of jobs alone, of a type of GPU if it names one, and what was learned of slowdowns.
     Slowdowns(Vec<Subject>, Option<String>, oneshot::Sender<SlowdownsReply>),
     /// A client reads the state.
-    View(oneshot::Sender<(Arc<State>, LaunchStats)>),
+    View(oneshot::Sender<(Arc<State>, Standing)>),
     /// A client waits for the end of a job.
     Wait(JobId, oneshot::Sender<()>),
     /// The watcher saw something.

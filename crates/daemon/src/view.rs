@@ -269,7 +269,7 @@ pub fn jobs(asker: Asker, state: &State, now: Millis, live: Live<'_>) -> JobsRep
     let jobs = active.chain(queued).chain(held).filter_map(|id| state.job(id));
     let row = |job: &Job| live_view(asker, state, now, job, waiting.get(&job.spec.id), live);
     let rows = jobs.map(row).collect();
-    JobsReply { version: VERSION, now_ms: now.0, jobs: rows }
+    JobsReply { version: VERSION, now_ms: now.0, jobs: rows, unwritten: None }
 }
 
 /// Why a live job is as it is; `waiting` is what the latest plan says of a pending one.
@@ -697,7 +697,8 @@ pub fn gpus(state: &State, now: Millis, looks: &[Look]) -> GpusReply {
     };
     let mut gpus: Vec<GpuView> = (0..).map(GpuId).zip(state.gpus()).map(view).collect();
     gpus.sort_by_key(|g| g.index);
-    GpusReply { version: VERSION, now_ms: now.0, window_ms: state.options().window.0, gpus }
+    let window_ms = state.options().window.0;
+    GpusReply { version: VERSION, now_ms: now.0, window_ms, gpus, unwritten: None }
 }
 
 fn gpu_view(state: &State, now: Millis, gpu: &Gpu, look: Option<&Look>) -> GpuView {

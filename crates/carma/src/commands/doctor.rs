@@ -332,7 +332,7 @@ mod tests {
                 ..crate::commands::gpus::tests::gpu(index)
             };
             let gpus = (0..).zip(no_mps).map(gpu).collect();
-            mps(true, Some(&GpusReply { version: 1, now_ms: 0, window_ms: 0, gpus }))
+            mps(true, Some(&GpusReply { version: 1, now_ms: 0, window_ms: 0, gpus, unwritten: None }))
         };
         assert_eq!(of([None, None]).level, "ok");
         let some = of([None, Some("its control program is not on PATH")]);

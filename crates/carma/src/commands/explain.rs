@@ -1,7 +1,7 @@
 //! `carma explain`: why a job waits and what would help, or why it went where it went and what it keeps there. On one screen.
 
 use super::queue::gpu_list;
-use super::{Context, show};
+use super::{Context, show, unwritten};
 use crate::cli::ShowArgs;
 use carma_api::wire::{EndView, ExplainReply, GpuVerdict, JobView, NeighbourView, RunningView, WaitingView};
 use carma_cli::failure::Outcome;
@@ -62,7 +62,7 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
         block.line_if("run time", show::forecast(job));
     }
     block.line_if("left", show::left(job).filter(|_| reply.running.is_some()));
-    let mut text = block.render(screen);
+    let mut text = unwritten(reply.unwritten.as_ref(), reply.now_ms, screen) + &block.render(screen);
     text.push_str(&answers(&reply.gpus, screen));
     if !reply.sooner.is_empty() {
         text.push_str("\nIt would start now:\n");
@@ -393,6 +393,7 @@ mod tests {
 
     fn reply(job: JobView) -> ExplainReply {
         ExplainReply {
+            unwritten: None,
             version: 1,
             now_ms: NOW,
             job,
@@ -427,6 +428,7 @@ mod tests {
     fn waits() -> ExplainReply {
         let reason = "GpuMemory(2 of 3 GPUs found; need 20.0 GiB (declared); best is GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours; 18.0 GiB held by job 3; and 2 more)";
         ExplainReply {
+            unwritten: None,
             waiting: Some(WaitingView {
                 place: 3,
                 of: 41,
@@ -598,6 +600,7 @@ mod tests {
             ..EstimateView::default()
         };
         ExplainReply {
+            unwritten: None,
             estimate: Some(estimate),
             running: Some(RunningView {
                 placed: "most progress gained, as predicted of 3 that would do; 20.5 GiB were free beside 1 other".into(),

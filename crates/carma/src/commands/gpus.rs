@@ -3,6 +3,7 @@
 use super::Context;
 use super::queue::gpu_list;
 use super::usage::{Unit, counted, metered};
+use super::{Context, unwritten};
 use crate::cli::GpusArgs;
 use carma_api::ClientError;
 use carma_api::wire::{ForeignView, GpuView, GpusReply, TenantView};
@@ -134,7 +135,7 @@ fn render(reply: &GpusReply, screen: &Screen) -> String {
     if gpus.is_empty() {
         return "The daemon has no GPUs. `carma doctor` looks for what is missing.\n".into();
     }
-    let mut text = String::new();
+    let mut text = unwritten(reply.unwritten.as_ref(), reply.now_ms, screen);
     if gpus.iter().any(|g| g.kind == "virtual") {
         text.push_str("Virtual GPUs: a model, not a measurement\n");
     }
@@ -364,7 +365,7 @@ pub(crate) mod tests {
     }
 
     fn reply(gpus: Vec<GpuView>) -> GpusReply {
-        GpusReply { version: 1, now_ms: 0, window_ms: 10_000, gpus }
+        GpusReply { version: 1, now_ms: 0, window_ms: 10_000, gpus, unwritten: None }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::queue::gpu_list;
 use super::usage::energy;
+use super::{Context, unwritten};
 use crate::cli::{HistoryArgs, HistoryExportArgs, HistoryVerb};
 use carma_api::wire::{JobView, JobsReply, MemoryReply};
 use carma_cli::failure::{Failure, Outcome};
@@ -49,8 +50,9 @@ fn is_partly_metered(job: &JobView) -> bool {
 }
 
 fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
+    let standing = unwritten(reply.unwritten.as_ref(), reply.now_ms, screen);
     if reply.jobs.is_empty() {
-        return "No job is over yet. `carma queue` shows those that run or wait.\n".into();
+        return standing + "No job is over yet. `carma queue` shows those that run or wait.\n";
     }
     use Column::{Left, Right, State};
     let mut columns = vec![
@@ -124,7 +126,8 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
         ]);
         rows.push(row);
     }
-    let (mut text, spared) = sparing(&columns, &rows, &SPARED, Some(2), screen);
+    let (table, spared) = sparing(&columns, &rows, &SPARED, Some(2), screen);
+    let mut text = standing + &table;
     for line in spared_line(&spared).iter().flat_map(|line| wrap(line, screen, 0)) {
         text.push_str(&format!("{line}\n"));
     }
@@ -167,7 +170,7 @@ mod tests {
             (Some(1_760_000_070_000), Some(90_000), Some(20_000));
         let mut cancelled = job(5, "CANCELLED", "Cancelled", "cancelled by alice");
         (cancelled.started_ms, cancelled.gpus) = (None, vec![]);
-        let reply = JobsReply { version: 1, now_ms: 0, jobs: vec![done, failed, cancelled] };
+        let reply = JobsReply { version: 1, now_ms: 0, jobs: vec![done, failed, cancelled], unwritten: None };
         insta::assert_snapshot!(render(&reply, 3, &Screen::of_width(None)), @r"
         END                        ID  NAME    USER   STATE          EXIT  GPU   WAIT  RUN     PEAK   ENERGY    ALONE  TRIES  REASON
         2025-10-09T08:55:00+00:00   7  train7  alice  COMPLETED         0  0    1m00s  40s  9.1 GiB  12.3 kJ  15.0 kJ      2

@@ -49,8 +49,10 @@ pub(crate) use report::moment;
 use crate::cli::{Cli, ConfigVerb, Verb};
 use crate::places::default_socket;
 use carma_api::Client;
+use carma_api::wire::UnwrittenView;
 use carma_cli::failure::{self, Failure, Outcome};
-use carma_cli::{Screen, print, print_json};
+use carma_cli::{Screen, clean, print, print_json, time_of_day, wrap};
+use carma_core::units::Millis;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 
@@ -81,6 +83,18 @@ impl Context {
         }
         Ok(0)
     }
+}
+
+/// That the daemon can write nothing, if so: what is shown stands as of then, and what it says of GPUs is not why jobs wait.
+fn unwritten(view: Option<&UnwrittenView>, now_ms: u64, screen: &Screen) -> String {
+    let Some(UnwrittenView { since_ms, why, advice }) = view else { return String::new() };
+    let text = format!(
+        "Nothing is started or accepted since {} ({}): {why}. Jobs that run go on; what is shown of jobs is as of then. {advice}: \
+         the daemon tries again by itself.",
+        time_of_day(*since_ms, now_ms, screen),
+        Millis(now_ms).since(Millis(*since_ms)),
+    );
+    wrap(&clean(&text), screen, 0).iter().map(|line| format!("{line}\n")).collect()
 }
 
 /// What kept a measurement from being made, with its exit code.
@@ -156,6 +170,23 @@ fn encoded(name: &str) -> String {
 mod tests {
     use super::*;
     use carma_measure::{Error, FailureKind};
+
+    #[test]
+    fn what_cannot_be_written_stands_above_all_else() {
+        let screen = Screen::of_width(Some(80));
+        assert_eq!(unwritten(None, 0, &screen), "");
+        let view = UnwrittenView {
+            since_ms: 1_760_000_111_000,
+            why: "the journal cannot be written: database or disk is full".into(),
+            advice: "If the disk of /var/lib/carma is full, make room there".into(),
+        };
+        insta::assert_snapshot!(unwritten(Some(&view), 1_760_000_200_000, &screen), @r"
+        Nothing is started or accepted since 08:55:11 (1 min 29 s): the journal cannot
+        be written: database or disk is full. Jobs that run go on; what is shown of jobs
+        is as of then. If the disk of /var/lib/carma is full, make room there: the
+        daemon tries again by itself.
+        ");
+    }
 
     #[test]
     fn a_measurement_that_fails_has_a_code_with_a_meaning() {

@@ -1,6 +1,6 @@
 //! `carma queue`: running and waiting jobs.
 
-use super::Context;
+use super::{Context, unwritten};
 use crate::cli::QueueArgs;
 use carma_api::wire::{JobView, JobsReply, LeftView};
 use carma_cli::failure::Outcome;
@@ -77,20 +77,22 @@ fn rank(state: &str) -> u8 {
 
 /// `total`: number of jobs before a filter.
 fn render(mut reply: JobsReply, total: usize, screen: &Screen) -> String {
+    let standing = unwritten(reply.unwritten.as_ref(), reply.now_ms, screen);
     if reply.jobs.is_empty() {
-        return if total == 0 {
-            "No jobs. Submit one with `carma submit -- CMD`; `carma history` shows those that are over.\n"
-                .into()
-        } else {
-            format!("None of the {total} job(s) match.\n")
-        };
+        return standing
+            + &if total == 0 {
+                "No jobs. Submit one with `carma submit -- CMD`; `carma history` shows those that are over.\n"
+                    .into()
+            } else {
+                format!("None of the {total} job(s) match.\n")
+            };
     }
     // Stable: within a rank the daemon's order says who is next.
     reply.jobs.sort_by_key(|job| rank(&job.state));
-    let text = table(&reply, screen, false);
+    let text = standing.clone() + &table(&reply, screen, false);
     // The prompt needs a line, too.
     let fits = |height: u16| text.lines().count() < usize::from(height);
-    if screen.height.is_none_or(fits) { text } else { table(&reply, screen, true) }
+    if screen.height.is_none_or(fits) { text } else { standing + &table(&reply, screen, true) }
 }
 
 /// A row for each job; with `fold` jobs that wait for the same share one.
@@ -261,6 +263,7 @@ pub(crate) mod tests {
         first.gpus = vec![0, 1];
         JobsReply {
             version: 1,
+            unwritten: None,
             now_ms: 1_760_000_200_000,
             jobs: vec![
                 job(
@@ -327,7 +330,7 @@ pub(crate) mod tests {
         let mut jobs = vec![job(9, "RUNNING", "PlacedIdle", "GPU 0 was idle")];
         jobs.extend([job(10, "PENDING", "GpuBusy", same), bobs(12), job(11, "PENDING", "GpuBusy", same)]);
         jobs.extend([bobs(13), bobs(17), job(18, "PENDING", "Held", "Held(by root)")]);
-        JobsReply { version: 1, now_ms: 1_760_000_200_000, jobs }
+        JobsReply { version: 1, now_ms: 1_760_000_200_000, jobs, unwritten: None }
     }
 
     #[test]
@@ -371,7 +374,7 @@ pub(crate) mod tests {
 
     #[test]
     fn nothing_to_show() {
-        let empty = JobsReply { version: 1, now_ms: 0, jobs: vec![] };
+        let empty = JobsReply { version: 1, now_ms: 0, jobs: vec![], unwritten: None };
         assert!(render(empty.clone(), 0, &Screen::of_width(None)).contains("carma submit"));
         assert!(render(empty, 3, &Screen::of_width(None)).contains("None of the 3"));
     }

@@ -76,10 +76,15 @@ fn a_full_disk_loses_nothing() {
         }
     });
     assert!(refused.contains("nothing was accepted") && refused.contains("disk full"), "{refused}");
+    // Not the GPU is to blame for what waits now.
+    let told = daemon.queue().unwritten.unwrap();
+    assert!(told.why.contains("disk is full") && told.advice.contains("make room"), "{told:?}");
+    assert!(daemon.gpus().unwritten.is_some() && daemon.status().unwritten.is_some());
     std::fs::remove_file(&filler).unwrap();
     let over = daemon.end_of(before);
     assert_eq!(over.job.exit_code, Some(3), "{}", over.job.reason.text);
     assert_eq!(daemon.end_of(daemon.shell("exit 0")).job.state, "COMPLETED");
+    assert_eq!(daemon.queue().unwritten, None);
     drop(daemon);
     drop(disk);
 }

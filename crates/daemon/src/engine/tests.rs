@@ -618,3 +618,25 @@ fn nothing_is_left_of_a_job_that_is_cancelled_while_it_waits() {
     machine.written(Input::Cancel { job: JobId(id), by: User::new(0, "root") });
     assert!(machine.engine.state.job(JobId(id)).is_none() && machine.engine.submitted.is_empty());
 }
+
+#[test]
+fn readers_hear_that_the_journal_cannot_be_written_until_it_can() {
+    let mut machine = Machine::new();
+    let unwritten = |machine: &mut Machine| {
+        let (viewer, mut view) = oneshot::channel();
+        machine.to_engine.send(Message::View(viewer)).unwrap();
+        machine.engine.turn(Duration::ZERO);
+        view.try_recv().unwrap().1.unwritten
+    };
+    machine.runs(0, MiB(1));
+    assert_eq!(unwritten(&mut machine), None);
+    machine.refuses();
+    let told = unwritten(&mut machine).unwrap();
+    let dir = machine.dir.path().display().to_string();
+    assert!(told.why.contains("the journal cannot be written") && told.advice.contains(&dir), "{told:?}");
+    // Nothing is there to be written: it is tried all the same, after a while.
+    assert_eq!(unwritten(&mut machine), Some(told));
+    assert!(machine.engine.patience() <= TRY_AGAIN);
+    machine.engine.unwritten.as_mut().unwrap().1 -= TRY_AGAIN;
+    assert_eq!(unwritten(&mut machine), None);
+}

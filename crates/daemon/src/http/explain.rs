@@ -15,7 +15,7 @@ pub(super) async fn explain(
     Words(id): Words<String>,
 ) -> Answered<ExplainReply> {
     let id = job_id(&id)?;
-    let (state, _) = app.view().await?;
+    let (state, standing) = app.view().await?;
     let asker = app.asker(&peer);
     let now = app.clock.now();
     let (paces, looks) = (app.paces.clone(), app.board.looks());
@@ -27,5 +27,5 @@ pub(super) async fn explain(
         let live = Live { done: &done, metered: &metered };
         Ok(explain::explain(asker, &state, now, &subject, stored.as_ref(), live))
     });
-    Ok(Json(reply.await?))
+    Ok(Json(ExplainReply { unwritten: standing.unwritten, ..reply.await? }))
 }

@@ -8,6 +8,7 @@ use carma_api::wire::GpusReply;
 
 /// Lists the GPUs.
 pub(super) async fn gpus(State(app): Shared) -> Answered<GpusReply> {
-    let (state, _) = app.view().await?;
-    Ok(Json(view::gpus(&state, app.clock.now(), &app.board.looks())))
+    let (state, standing) = app.view().await?;
+    let reply = view::gpus(&state, app.clock.now(), &app.board.looks());
+    Ok(Json(GpusReply { unwritten: standing.unwritten, ..reply }))
 }

@@ -29,7 +29,7 @@ pub(super) async fn history(
 ) -> Answered<JobsReply> {
     let limit = options.limit.unwrap_or(USUAL).min(MOST);
     let listing = if limit > USUAL { Some(app.readers.listing(&turns).await?) } else { None };
-    let (state, _) = app.view().await?;
+    let (state, standing) = app.view().await?;
     let asker = app.asker(&peer);
     let turn = listing.clone();
     let jobs = app.readers.read(move |reader| {
@@ -37,5 +37,10 @@ pub(super) async fn history(
         let finished = reader.history(Millis::ZERO, limit)?;
         Ok(finished.iter().map(|f| view::finished_view(asker, &state, f)).collect())
     });
-    Ok(Json(JobsReply { version: VERSION, now_ms: app.clock.now().0, jobs: jobs.await? }))
+    Ok(Json(JobsReply {
+        version: VERSION,
+        now_ms: app.clock.now().0,
+        jobs: jobs.await?,
+        unwritten: standing.unwritten,
+    }))
 }

@@ -23,7 +23,7 @@ pub use readers::Readers;
 use crate::clock::Clock;
 use crate::journal::JournalError;
 use crate::limits::Descriptors;
-use crate::messages::{Message, Peer};
+use crate::messages::{Message, Peer, Standing};
 use crate::people::{People, Person};
 use crate::recorder::Recorder;
 use crate::refused::Refused;
@@ -37,7 +37,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use carma_api::VERSION;
-use carma_api::wire::{CgroupsView, ErrorReply, LaunchStats};
+use carma_api::wire::{CgroupsView, ErrorReply};
 use carma_core::model::{JobId, User};
 use carma_core::state::State as CoreState;
 use connections::Turns;
@@ -215,7 +215,7 @@ impl App {
         answered.await.map_err(|_| stopping())
     }
 
-    async fn view(&self) -> Result<(Arc<CoreState>, LaunchStats), Failure> {
+    async fn view(&self) -> Result<(Arc<CoreState>, Standing), Failure> {
         self.ask(Message::View).await
     }
 

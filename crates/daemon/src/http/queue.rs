@@ -30,7 +30,7 @@ pub(super) async fn queue(
 ) -> Answered<JobsReply> {
     // Its turn comes first: a job may end meanwhile.
     let listing = if options.all { Some(app.readers.listing(&turns).await?) } else { None };
-    let (state, _) = app.view().await?;
+    let (state, standing) = app.view().await?;
     let asker = app.asker(&peer);
     let now = app.clock.now();
     let (of_state, paces, looks) = (state.clone(), app.paces.clone(), app.board.looks());
@@ -40,7 +40,7 @@ pub(super) async fn queue(
         let (done, metered) = (paces.done(&of_state, now), view::metered(&of_state, now, &looks));
         view::jobs(asker, &of_state, now, Live { done: &done, metered: &metered })
     });
-    let mut reply = live.await?;
+    let mut reply = JobsReply { unwritten: standing.unwritten, ..live.await? };
     if let Some(turn) = listing.clone() {
         let since = Millis(now.since(RECENT).0);
         let recent = app.readers.read(move |reader| {

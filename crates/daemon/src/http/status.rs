@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Says how the daemon is.
 pub(super) async fn status(State(app): Shared) -> Answered<StatusReply> {
-    let (state, launches) = app.view().await?;
+    let (state, standing) = app.view().await?;
     let mut jobs: BTreeMap<String, u64> = BTreeMap::new();
     for job in state.jobs().values() {
         *jobs.entry(job.state().as_str().to_owned()).or_default() += 1;
@@ -26,6 +26,7 @@ pub(super) async fn status(State(app): Shared) -> Answered<StatusReply> {
         runtime_dir: app.runtime_dir.display().to_string(),
         gpus: app.gpus.clone(),
         speed: app.speed,
-        launches,
+        unwritten: standing.unwritten,
+        launches: standing.launches,
     }))
 }

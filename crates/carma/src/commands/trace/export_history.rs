@@ -234,7 +234,7 @@ mod tests {
             .iter()
             .map(|job| (job.id, detail(job, &["python", "train.py"])))
             .collect::<BTreeMap<_, _>>();
-        let reply = JobsReply { version: 1, now_ms: 10_000, jobs };
+        let reply = JobsReply { version: 1, now_ms: 10_000, jobs, unwritten: None };
         let history = convert(&reply, &details, None).unwrap();
         let text = |write: &dyn Fn(&mut Vec<u8>)| {
             let mut text = Vec::new();
