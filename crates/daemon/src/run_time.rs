@@ -113,7 +113,7 @@ pub fn to_view(run_time: &RunTime) -> RunTimeView {
 /// How long a job still has to run, and by what that is known. `done`: how far it is by its own count.
 #[must_use]
 pub fn left(state: &State, job: &Job, done: Option<&Done>, now: Millis) -> Option<LeftView> {
-    let expected = expected_left(job, done, now);
+    let expected = expected_left(state, job, done, now);
     let Some(by) = ended_by(state, job) else { return expected };
     let left_s = by.since(now).0.div_ceil(1000);
     let told = LeftView { left_s, counted: false, source: "the time that it is given to end".to_owned() };
@@ -121,7 +121,7 @@ pub fn left(state: &State, job: &Job, done: Option<&Done>, now: Millis) -> Optio
 }
 
 /// The same of one that nobody ends.
-fn expected_left(job: &Job, done: Option<&Done>, now: Millis) -> Option<LeftView> {
+fn expected_left(state: &State, job: &Job, done: Option<&Done>, now: Millis) -> Option<LeftView> {
     let started = match &job.phase {
         // While it is suspended, time stands still.
         Phase::Running { started, halt, .. } => Some(*started + halt.until(now)),
@@ -131,6 +131,7 @@ fn expected_left(job: &Job, done: Option<&Done>, now: Millis) -> Option<LeftView
     };
     let elapsed = started.map_or(Millis::ZERO, |started| now.since(started));
     let by_count = started.and(done).and_then(|done| done.left_s(seconds(now)));
+    let by_count = by_count.or_else(|| started.and_then(|_| left_of_counted(job, done, state.done(job))));
     let (left_s, source) = match (by_count, &job.spec.run_time) {
         (Some(left), _) => (left.round() as u64, "its own count".to_owned()),
         (None, Some(forecast)) => {
@@ -149,6 +150,20 @@ fn expected_left(job: &Job, done: Option<&Done>, now: Millis) -> Option<LeftView
     // A job may count whatever it likes.
     let left_s = left_s.min(limit.unwrap_or(LONGEST_S)).min(LONGEST_S);
     Some(LeftView { left_s, counted: by_count.is_some(), source })
+}
+
+/// What is left by the count that the journal knows, seconds, where the pace is not known: a daemon that has just started hears the
+/// count of a job go on some time later, and what earlier runs took must not stand beside how far this one is. `got_done`: what it
+/// got done, as time alone.
+fn left_of_counted(job: &Job, done: Option<&Done>, got_done: Millis) -> Option<f64> {
+    let run = job.counted_run()?;
+    let left = match done {
+        Some(done) => Millis((run.0 as f64 * (1.0 - done.share).clamp(0.0, 1.0)) as u64),
+        // It takes longer than it counted: that is not what is left.
+        None => Some(run.since(got_done)).filter(|left| *left > Millis::ZERO)?,
+    };
+    let left = beside(left.0.div_ceil(1000), job.measured.map(|measured| measured.progress));
+    Some(left as f64)
 }
 
 /// The time that work takes beside neighbours. What stands still is not counted on to do so for ever.
@@ -211,6 +226,54 @@ mod tests {
         let mut never = attempt(ExitStatus::Code(127), began);
         never.exit.as_mut().unwrap().not_started = Some("no such file".into());
         assert_eq!(run(&never, Millis(0)), None);
+    }
+
+    #[test]
+    fn until_the_pace_is_known_again_the_journal_says_what_is_left() {
+        use crate::view::tests::{gpu, new_job, seen};
+        use carma_core::input::{Action, Input};
+        use carma_core::model::{GpuId, NewJob, ProcessRef, SharingMode};
+        use carma_core::slowdown::Counted;
+        let at = Millis::secs(60);
+        let mut state = State::default();
+        let (low_s, median_s, high_s) = (50, 55, 60);
+        let run_time = RunTime {
+            low_s,
+            median_s,
+            high_s,
+            basis: RunsOf::Command,
+            runs: 1,
+            counted: false,
+            exact: false,
+        };
+        let new = NewJob { run_time: Some(run_time), ..new_job(1) };
+        for input in [
+            Input::Inventory(vec![gpu(0)]),
+            Input::Observed { gpu: GpuId(0), seen: Box::new(seen(at)) },
+            Input::Submitted(Box::new(new)),
+        ] {
+            state.apply(at, &input).unwrap();
+        }
+        for action in carma_core::plan(&state, at).actions {
+            let Action::Launch { job, .. } = action else { continue };
+            state.apply(at, &Input::Decided(Box::new(action))).unwrap();
+            let supervisor = ProcessRef { pid: 1, start_ticks: 1 };
+            let (sharing, child, note) = (SharingMode::TimeSlice, None, None);
+            state.apply(at, &Input::Started { job, attempt: 1, supervisor, child, sharing, note }).unwrap();
+        }
+        let mut job = state.job(JobId(1)).unwrap().clone();
+        let said = |job: &Job, share: Option<f64>| {
+            let done = share.map(|share| Done { share, per_s: None, at_s: 60.0, took_s: 0.0 });
+            left(&state, job, done.as_ref(), at).map(|left| (left.left_s, left.counted))
+        };
+        assert_eq!(said(&job, None), Some((55, false)));
+        // It counted to the end of half an hour.
+        let run = Some(Millis::secs(1800));
+        job.counted = Some(Counted { first: Fraction::percent(2), by_then: Millis::ZERO, run });
+        assert_eq!(said(&job, Some(0.25)), Some((1350, true)));
+        assert_eq!(said(&job, None), Some((1800, true)));
+        job.counted = Some(Counted { run: None, ..job.counted.unwrap() });
+        assert_eq!(said(&job, Some(0.02)), Some((55, false)), "it was told once");
     }
 
     #[test]
