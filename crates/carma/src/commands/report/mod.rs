@@ -12,7 +12,7 @@ use crate::cli::ReportArgs;
 use carma_api::VERSION;
 use carma_api::record::RecordReply;
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Column, Screen, Table, clean, print, print_json, shell_line, span, stamp, wrap};
+use carma_cli::{Column, Screen, blocks, clean, print, print_json, shell_line, span, stamp, wrap};
 use carma_core::units::{MiB, Millis};
 use carma_files::{Why, replace};
 use carma_sim::event::outcome::RunResult;
@@ -21,6 +21,7 @@ use carma_sim::report::json::SimulateReply;
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned, civil};
 use recorded::{Recorded, Wanted};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -189,6 +190,8 @@ fn remarks_of(of: &Recorded, run: &RunResult, unit: Unit) -> Vec<String> {
     // The span begins where a drawn row does, which may be before the first look.
     let since = busy.since.max(of.first_ms.unwrap_or(0));
     let whole = busy.until.saturating_sub(since) as f64;
+    // What is said of several GPUs is said once.
+    let mut gaps: BTreeMap<String, Vec<u32>> = BTreeMap::new();
     for gpu in &of.gpus {
         let rows = run::rows_of(of.finest(), busy).iter().flat_map(|row| &row.gpus);
         let rows = rows.filter(|row| row.gpu == gpu.gpu);
@@ -196,12 +199,16 @@ fn remarks_of(of: &Recorded, run: &RunResult, unit: Unit) -> Vec<String> {
         // Rows end at looks, and a moment at either end is always missing.
         if read < whole * 0.98 - 2000.0 {
             let percent = read / whole * 100.0;
-            remarks.push(format!(
-                "GPU {} was read for {percent:.0} % of {time}; the rest is a gap, and counts in no mean",
-                gpu.gpu
-            ));
+            gaps.entry(format!("{percent:.0}")).or_default().push(gpu.gpu);
         }
     }
+    remarks.extend(gaps.into_iter().map(|(percent, gpus)| {
+        let were = if gpus.len() == 1 { "was" } else { "were" };
+        format!(
+            "{} {were} read for {percent} % of {time}; the rest is a gap, and counts in no mean",
+            named_gpus(&gpus)
+        )
+    }));
     let before = of.jobs.iter().filter(|job| job.row.submitted_ms < of.span.since).count();
     if before > 0 {
         remarks.push(format!(
@@ -220,6 +227,22 @@ fn remarks_of(of: &Recorded, run: &RunResult, unit: Unit) -> Vec<String> {
         let unknown = match hidden {
             0 => String::new(),
             n => format!("; {n} more jobs are other users', or their counters were not read"),
+        };
+        // Without these words the jobs may seem to have taken more than the GPUs.
+        let anew = match run::counters_anew(of, busy) {
+            (gpus, _) if gpus.is_empty() => String::new(),
+            (gpus, missing) => {
+                let rows = match missing {
+                    0 => String::new(),
+                    missing => format!(", with up to {} of rows missing there", Millis(missing)),
+                };
+                format!(" without what was lost where counters began anew ({}{rows})", named_gpus(&gpus))
+            }
+        };
+        let partly = if unmetered > 0.0 {
+            format!(" but for {} on GPUs that no counter tells of", Millis((unmetered * 1000.0) as u64))
+        } else {
+            String::new()
         };
         remarks.push(format!(
             "the energy counters of the GPUs went on by {} in {time}{anew}; the jobs that were there took {} over all of \
@@ -268,15 +291,16 @@ fn summary(
     if is_virtual(of) {
         text.push_str("Virtual GPUs: a model, not a measurement\n");
     }
-    let _ = writeln!(
-        text,
-        "{} to {}, {}: {} jobs, {} completed.\n",
+    let head = format!(
+        "{} to {}, {}: {} jobs, {} completed.",
         stamp(of.span.since, screen),
         stamp(of.span.until, screen),
         gpus(of),
         run.summary.jobs,
         run.summary.completed
     );
+    let lines = |text: &str| wrap(text, screen, 0).join("\n");
+    let _ = writeln!(text, "{}\n", lines(&clean(&head)));
     use Column::{Left, Right};
     let known =
         |value: f64, text: &dyn Fn(f64) -> String| if value.is_finite() { text(value) } else { "-".into() };
@@ -295,10 +319,10 @@ fn summary(
         Right("POWER"),
         Right("JOBS/GPU"),
     ];
-    let mut table = Table::new(columns, screen);
+    let mut rows = Vec::new();
     for run in [Some(run), exclusive].into_iter().flatten() {
         let s = &run.summary;
-        table.row([
+        rows.push(vec![
             run.policy.clone(),
             time(s.makespan_s),
             time(s.wait_s.mean),
@@ -312,11 +336,10 @@ fn summary(
             share(s.jobs_per_gpu),
         ]);
     }
-    text.push_str(&table.render());
-    text.push_str(
-        "WAIT, JCT and SLOWDOWN are means over the jobs that completed, SMACT, MEMORY and POWER over time and GPUs. \
-         --html makes a page of it, --csv and --json print the rows, --parquet writes them.\n",
-    );
+    text.push_str(&blocks(&columns, &rows, screen));
+    let explained = "WAIT, JCT and SLOWDOWN are means over the jobs that completed, SMACT, MEMORY and POWER over time and GPUs. \
+         --html makes a page of it, --csv and --json print the rows, --parquet writes them.";
+    let _ = writeln!(text, "{}", lines(explained));
     for note in notes {
         for (i, line) in wrap(&clean(&format!("note: {note}")), screen, 6).into_iter().enumerate() {
             let _ = writeln!(text, "{}{line}", if i == 0 { "" } else { "      " });
@@ -410,6 +433,7 @@ fn read(file: &Path) -> Result<Vec<u8>, Why> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use carma_api::record::RecordedGpu;
 
     #[test]
     fn what_is_not_known_is_a_dash() {
@@ -420,6 +444,23 @@ mod tests {
         let row = row.split_whitespace().collect::<Vec<_>>().join(" ");
         // Nothing ran, and no memory was read.
         assert_eq!(row, "adaptive, as it ran - - - - 0 118.0 kJ 0.60 - 200 W 1.00");
+    }
+
+    #[test]
+    fn it_fits_a_terminal_and_says_once_what_holds_for_several_gpus() {
+        let mut of = run::tests::recorded_run(vec![]);
+        of.gpus.push(RecordedGpu { gpu: 1, ..of.gpus[0].clone() });
+        for row in &mut of.rows {
+            let second = carma_api::record::GpuRow { gpu: 1, ..row.gpus[0].clone() };
+            row.gpus.push(second);
+        }
+        let run = run::recorded(&of);
+        let unit = unit_of(&run, None);
+        let notes = remarks_of(&of, &run, unit);
+        assert!(notes[0].starts_with("GPUs 0,1 were read for 90 % of the time of the report; "), "{notes:?}");
+        let text = summary(&of, &run, Some(&run), unit, &notes, &Screen::of_width(Some(80)));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains("JOBS/GPU") && text.contains("POWER"), "{text}");
     }
 
     #[test]
