@@ -12,6 +12,11 @@ const CUT: &str = "NAME";
 /// The shortest that a name is cut to.
 const SHORTEST: u16 = 8;
 
+/// A blank of a last column at which no line is broken while there is room: between the words of an item of a list. Shown as a blank.
+pub const JOINED: char = '\u{a0}';
+/// The narrowest that a last column of such items is made: the number of a job and its memory are not torn apart.
+const NARROWEST_ITEMS: u16 = 12;
+
 /// How a column is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Column {
@@ -81,7 +86,39 @@ impl<'a> Table<'a> {
 
     /// What the last column takes at least.
     fn least_of_last(&self) -> u16 {
-        self.table.column_max_content_widths().last().copied().unwrap_or(0).min(NARROWEST)
+        let widest = self.table.column_max_content_widths().last().copied().unwrap_or(0);
+        self.longest_item().unwrap_or(widest).min(widest).min(NARROWEST)
+    }
+
+    /// Width of the longest item of the last column; `None`: it is no column of items.
+    fn longest_item(&self) -> Option<u16> {
+        let cells = || self.table.row_iter().filter_map(|row| row.cell_iter().last()).map(Cell::content);
+        cells().any(|cell| cell.contains(JOINED)).then(|| {
+            let items =
+                cells().flat_map(|cell| cell.split(' ').map(|item| item.chars().count()).collect::<Vec<_>>());
+            u16::try_from(items.max().unwrap_or(0)).unwrap_or(u16::MAX)
+        })
+    }
+
+    /// Lets lines of the last column break within items that are wider than it.
+    fn break_items(&mut self, room: u16, last: usize) {
+        let parted = |cell: &Cell| {
+            let item = |item: &str| match item.chars().count() > usize::from(room) {
+                true => item.replace(JOINED, " "),
+                false => item.to_owned(),
+            };
+            Cell::new(cell.content().split(' ').map(item).collect::<Vec<_>>().join(" "))
+        };
+        let lines = self.most_lines;
+        for row in self.table.row_iter_mut() {
+            let cells = row.cell_iter().enumerate();
+            let cells = cells.map(|(i, cell)| if i == last { parted(cell) } else { cell.clone() });
+            let mut row_of_items = Row::from(cells.collect::<Vec<_>>());
+            if let Some(lines) = lines {
+                row_of_items.max_height(lines);
+            }
+            *row = row_of_items;
+        }
     }
 
     /// Width of all columns but the last, with their gaps.
@@ -106,7 +143,7 @@ impl<'a> Table<'a> {
         if let Some(width) = self.screen.width {
             self.fit(width, last);
         }
-        let mut text = self.table.trim_fmt();
+        let mut text = self.table.trim_fmt().replace(JOINED, " ");
         text.push('\n');
         text
     }
@@ -118,8 +155,12 @@ impl<'a> Table<'a> {
         }
         let widths = self.table.column_max_content_widths();
         let room = width.saturating_sub(self.others());
-        if widths.last().is_none_or(|widest| *widest <= room) || room < NARROWEST {
+        let least = if self.longest_item().is_some() { NARROWEST_ITEMS } else { NARROWEST };
+        if widths.last().is_none_or(|widest| *widest <= room) || room < least {
             return;
+        }
+        if self.longest_item().is_some() {
+            self.break_items(room, last);
         }
         self.table.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
         for i in 0..last {
@@ -273,6 +314,27 @@ mod tests {
     #[test]
     fn a_very_narrow_screen_wraps_by_itself() {
         assert_eq!(table(&Screen::of_width(Some(25))), table(&Screen::of_width(None)));
+    }
+
+    #[test]
+    fn a_list_is_broken_between_its_items() {
+        let of = |width| {
+            let screen = Screen::of_width(Some(width));
+            let mut table = Table::new(vec![Column::Right("GPU"), Column::Left("JOBS")], &screen);
+            let items = ["6 (13.0 GiB)", "13 (1.0 GiB)", "7 (-, whole GPU reserved, starting)"];
+            table.row(["0".to_owned(), items.map(|item| item.replace(' ', "\u{a0}")).join(", ")]);
+            table.render()
+        };
+        insta::assert_snapshot!(of(30), @r"
+        GPU  JOBS
+          0  6 (13.0 GiB),
+             13 (1.0 GiB), 7 (-, whole
+             GPU reserved, starting)
+        ");
+        // No number is torn apart, however narrow it is.
+        let narrow = of(18);
+        assert!(narrow.contains(" 13 (1.0\n") || narrow.contains(" 13 (1.0 GiB),\n"), "{narrow}");
+        assert!(!of(200).contains(JOINED) && of(200).lines().count() == 2);
     }
 
     #[test]

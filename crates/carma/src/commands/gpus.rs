@@ -1,6 +1,5 @@
 //! `carma gpus`: the GPUs, and who is on them.
 
-use super::Context;
 use super::queue::gpu_list;
 use super::usage::{Unit, counted, metered};
 use super::{Context, unwritten};
@@ -8,7 +7,7 @@ use crate::cli::GpusArgs;
 use carma_api::ClientError;
 use carma_api::wire::{ForeignView, GpuView, GpusReply, TenantView};
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Column, Screen, clean, print, spared_line, sparing, stamp, wrap};
+use carma_cli::{Column, JOINED, Screen, clean, print, spared_line, sparing, stamp, wrap};
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
 use std::collections::BTreeMap;
@@ -128,7 +127,7 @@ impl Shown {
 }
 
 /// What a narrow screen may go without, the most needed first.
-const SPARED: [&str; 6] = ["FREE", "NAME", "POWER", "DRAMA", "SMOCC", "UUID"];
+const SPARED: [&str; 8] = ["MEM", "SMACT", "FREE", "NAME", "POWER", "DRAMA", "SMOCC", "UUID"];
 
 fn render(reply: &GpusReply, screen: &Screen) -> String {
     let gpus = &reply.gpus;
@@ -293,7 +292,8 @@ fn jobs(tenants: &[TenantView]) -> String {
     if tenants.is_empty() {
         return "-".into();
     }
-    tenants.iter().map(one).collect::<Vec<_>>().join(", ")
+    // A line is broken between jobs, and not within one.
+    tenants.iter().map(|tenant| one(tenant).replace(' ', &JOINED.to_string())).collect::<Vec<_>>().join(", ")
 }
 
 fn foreign(process: &ForeignView) -> String {
@@ -475,8 +475,8 @@ pub(crate) mod tests {
         };
         insta::assert_snapshot!(of(80), @r"
         GPU  NAME         STATUS  SMACT             MEM      FREE  JOBS
-          0  NVIDIA H200  ok       0.55  22.4/140.4 GiB  96.8 GiB  3 (9.0 GiB), 7 (-,
-                                                                   starting)
+          0  NVIDIA H200  ok       0.55  22.4/140.4 GiB  96.8 GiB  3 (9.0 GiB),
+                                                                   7 (-, starting)
           1  NVIDIA H200  ok       0.55  22.4/140.4 GiB  96.8 GiB  -
         Not started by carma:
           GPU 0: pid 4711 bob 9.1 GiB; pid 4712 bob 9.1 GiB; pid 4713 bob 9.1 GiB; pid
@@ -485,26 +485,31 @@ pub(crate) mod tests {
         Not shown, as this screen is narrow: POWER, DRAMA, SMOCC, UUID.
         ");
         insta::assert_snapshot!(of(60), @r"
-        GPU  STATUS  SMACT             MEM  JOBS
-          0  ok       0.55  22.4/140.4 GiB  3 (9.0 GiB), 7 (-,
-                                            starting)
-          1  ok       0.55  22.4/140.4 GiB  -
+        GPU  STATUS  SMACT             MEM  POWER  JOBS
+          0  ok       0.55  22.4/140.4 GiB  412 W  3 (9.0 GiB),
+                                                   7 (-, starting)
+          1  ok       0.55  22.4/140.4 GiB  412 W  -
         Not started by carma:
           GPU 0: pid 4711 bob 9.1 GiB; pid 4712 bob 9.1 GiB; pid
           4713 bob 9.1 GiB; pid 4714 bob 9.1 GiB
         SMACT: mean over the last 10 s.
-        Not shown, as this screen is narrow: FREE, NAME, POWER,
-        DRAMA, SMOCC, UUID.
+        Not shown, as this screen is narrow: FREE, NAME, DRAMA,
+        SMOCC, UUID.
         ");
         insta::assert_snapshot!(of(120), @r"
         GPU  NAME         UUID          STATUS  SMACT  SMOCC  DRAMA             MEM      FREE  POWER  JOBS
-          0  NVIDIA H200  GPU-0b2c3d4e  ok       0.55   0.21   0.40  22.4/140.4 GiB  96.8 GiB  412 W  3 (9.0 GiB), 7 (-,
-                                                                                                      starting)
+          0  NVIDIA H200  GPU-0b2c3d4e  ok       0.55   0.21   0.40  22.4/140.4 GiB  96.8 GiB  412 W  3 (9.0 GiB),
+                                                                                                      7 (-, starting)
           1  NVIDIA H200  GPU-1b2c3d4e  ok       0.55   0.21   0.40  22.4/140.4 GiB  96.8 GiB  412 W  -
         Not started by carma:
           GPU 0: pid 4711 bob 9.1 GiB; pid 4712 bob 9.1 GiB; pid 4713 bob 9.1 GiB; pid 4714 bob 9.1 GiB
         SMACT, SMOCC, DRAMA: mean over the last 10 s.
         ");
+        // The number of a job is not torn apart.
+        busy.tenants = vec![tenant(6, Some(13_312)), tenant(13, Some(1024))];
+        let narrow = render(&reply(vec![busy.clone(), gpu(1)]), &Screen::of_width(Some(50)));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 50), "{narrow}");
+        assert!(narrow.contains("  6 (13.0 GiB),\n") && narrow.contains(" 13 (1.0 GiB)\n"), "{narrow}");
     }
 
     #[test]
