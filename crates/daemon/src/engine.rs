@@ -853,7 +853,11 @@ impl Engine {
         };
         if let Some(to) = wanted {
             let there = placement.gpus.contains(&to) && !job.is_off();
-            return match bars_move(&self.state, now, job, to).filter(|_| !there) {
+            // That it cannot go there at all says more than what it would need there.
+            if there || !self.may_move_to(job, to) {
+                return Ok(to);
+            }
+            return match bars_move(&self.state, now, job, to) {
                 Some(reason) => conflict(format!("job {id} cannot move: {reason}")),
                 None => Ok(to),
             };
@@ -862,8 +866,38 @@ impl Engine {
             Some(to) => Ok(to),
             None => conflict(match State::bars_suspension(job) {
                 Some(why) => format!("job {id} cannot move: {why}"),
-                None => format!("job {id} cannot move: no other GPU of its type has room for it"),
+                None => format!("job {id} cannot move: {}", self.nowhere(job)),
             }),
+        }
+    }
+
+    /// Whether a GPU is of the type of the one that a job is on, or left, and not drained. What it has is another matter.
+    fn may_move_to(&self, job: &Job, to: GpuId) -> bool {
+        let Some((from, to)) = self.from(job).zip(self.state.gpu(to)) else { return true };
+        is_like(from, to) && to.drained_by.is_none()
+    }
+
+    /// The GPU that a job is on, or left.
+    fn from(&self, job: &Job) -> Option<&Gpu> {
+        let home = job.suspension().filter(|suspension| suspension.is_off()).map(|of| &of.home);
+        let gpus = home.or_else(|| job.placement().map(|placement| &placement.gpus))?;
+        self.state.gpu(*gpus.first()?)
+    }
+
+    /// Why there is no GPU that a job could move to.
+    fn nowhere(&self, job: &Job) -> String {
+        let from = self.from(job);
+        let others = self.state.gpus().iter().filter(|gpu| gpu.present);
+        let others: Vec<&Gpu> = others
+            .filter(|gpu| from.is_some_and(|from| is_like(from, gpu) && gpu.info.uuid != from.info.uuid))
+            .collect();
+        let drained = others.iter().filter(|gpu| gpu.drained_by.is_some()).count();
+        match (others.len(), drained) {
+            (0, _) => "there is no other GPU of its type".to_owned(),
+            (1, 1) => "the other GPU of its type is drained".to_owned(),
+            (all, drained) if all == drained => "all other GPUs of its type are drained".to_owned(),
+            (_, 0) => "no other GPU of its type has room for it".to_owned(),
+            _ => "no other GPU of its type that is not drained has room for it".to_owned(),
         }
     }
 
@@ -1328,6 +1362,11 @@ impl Engine {
             plan_p99_us: percentile(&self.plan_us, 99),
         }
     }
+}
+
+/// Whether the driver moves processes from one to the other.
+fn is_like(from: &Gpu, to: &Gpu) -> bool {
+    (&from.info.name, from.info.memory) == (&to.info.name, to.info.memory)
 }
 
 fn waits(job: &Job) -> bool {

@@ -221,7 +221,7 @@ fn a_job_moves_to_another_gpu_and_goes_on_where_it_was() {
     let nowhere = carma(&daemon, &["drain", "--move", "0"]);
     assert!(
         nowhere.contains(&format!("job {id} runs on until it ends ("))
-            && nowhere.contains("no other GPU of its type has room"),
+            && nowhere.contains("(the other GPU of its type is drained)"),
         "{nowhere}"
     );
     carma(&daemon, &["resume", "--gpu", "0,1"]);

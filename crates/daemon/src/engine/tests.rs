@@ -345,6 +345,42 @@ fn nothing_moves_beside_gpus_in_mig_mode() {
     assert!(refused(&machine).err().is_none_or(|why| !why.contains("MIG")), "its instances are gone");
 }
 
+#[test]
+fn a_gpu_that_a_job_cannot_have_at_all_is_told_before_what_it_would_need_there() {
+    let mut machine = Machine::new();
+    machine.engine.parts.performer.suspender.driver = Ok(Driver::Virtual("/none".into()));
+    let job = machine.runs(0, MiB(1));
+    let mut there: Vec<GpuInfo> = machine.engine.state.gpus().iter().map(|gpu| gpu.info.clone()).collect();
+    there.push(GpuInfo {
+        uuid: "GPU-2".into(),
+        index: 2,
+        name: "A100".into(),
+        memory: MiB(1),
+        ..there[0].clone()
+    });
+    machine.written(Input::Inventory(there));
+    let root = || Peer { user: User::new(0, "root"), ..peer(0) };
+    let refused =
+        |machine: &mut Machine, to| machine.engine.try_order(Order::Move(job, to), &root()).unwrap_err().text;
+    let why = refused(&mut machine, Some(2));
+    assert!(why.contains("one type only"), "{why}");
+    // GPU 1 was not looked at yet.
+    let why = refused(&mut machine, None);
+    assert!(why.ends_with("no other GPU of its type has room for it"), "{why}");
+    let by = || User::new(0, "root");
+    machine.written(Input::Drain { gpu: GpuId(1), by: by() });
+    let (why, all) = (refused(&mut machine, Some(1)), refused(&mut machine, None));
+    assert!(
+        why.contains("that GPU is drained") && all.ends_with("the other GPU of its type is drained"),
+        "{why}, {all}"
+    );
+    let left = machine.engine.state.gpus().iter().filter(|gpu| gpu.info.index != 1);
+    let left = left.map(|gpu| gpu.info.clone()).collect();
+    machine.written(Input::Inventory(left));
+    let why = refused(&mut machine, None);
+    assert!(why.ends_with("there is no other GPU of its type"), "{why}");
+}
+
 fn peer(uid: u32) -> Peer {
     Peer { user: User::new(uid, "u"), gid: uid, pid: None, limits: UserLimits::NONE }
 }
