@@ -725,10 +725,11 @@ pub struct ExplainReply {
     /// What carma computed of its memory at submission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<EstimateView>,
-    /// Of a job that is in the queue: where, why there, and until when.
+    /// Of a job that is in the queue: where, why there, and until when. Of a suspended one that is to come back: its place among those, and
+    /// whose end it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting: Option<WaitingView>,
-    /// For a job in the queue: what each GPU says to it now.
+    /// For a job in the queue: what each GPU says to it now. For a suspended one that is to come back: those that it may come back to.
     pub gpus: Vec<GpuVerdict>,
     /// For a job in the queue: with what it would start now. Each was tried on a copy of the state.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -752,7 +753,7 @@ pub struct WaitingView {
     pub of: u64,
     /// Since when it is in the queue, Unix time.
     pub since_ms: u64,
-    /// The policy's order: `arrival`, `shortest` or `longest`.
+    /// The policy's order: `arrival`, `shortest` or `longest`; `return` of a suspended job that is to come back.
     pub order: String,
     /// What of it gives it that place, in words.
     pub why: String,

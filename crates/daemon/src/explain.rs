@@ -9,8 +9,9 @@ use carma_api::wire::{
     WaitingView,
 };
 use carma_core::explain::{Help, OfTheGpu, Reason, Refusal, Sooner};
+use carma_core::input::{Action, Input};
 use carma_core::ledger::Gpu;
-use carma_core::model::{Job, JobId, Phase, Placement, SharingMode};
+use carma_core::model::{Exit, ExitStatus, Job, JobId, Phase, Placement, SharingMode};
 use carma_core::plan::{Answer, makes_room_for};
 use carma_core::policy::{Line, RecoveryMethod};
 use carma_core::state::State;
@@ -18,6 +19,9 @@ use carma_core::units::{Fraction, MiB, Millis};
 use carma_interference::rate::tally::Done;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+
+/// Ends that are tried for a job that is to come back: each costs a copy of the state and a plan.
+const ENDS_TRIED: usize = 4;
 
 /// Why a job waits, or why it went where it went. `live`: what is known of running jobs beside the state.
 #[must_use]
@@ -64,9 +68,122 @@ pub fn explain(
         (Subject::Live(_), Phase::Running { placement, .. }) if !job.is_off() => {
             reply.running = Some(running(state, job, placement));
         }
+        (Subject::Live(_), Phase::Running { .. }) => {
+            if let Some(back) = returning(state, now, job, done) {
+                reply.gpus = back.answers.into_iter().map(|answer| verdict(answer, may_read)).collect();
+                reply.waiting = Some(back.waiting);
+            }
+        }
         _ => {}
     }
     if may_read { reply } else { strangers_explanation(reply) }
+}
+
+/// What is said of a suspended job that is to come back.
+struct Returning {
+    /// What the GPUs say that it could come back to.
+    answers: Vec<Answer>,
+    waiting: WaitingView,
+}
+
+/// A suspended job that is to come back: it is in no queue, and goes before all that are. `None`: it is not to, or stands still for
+/// now.
+fn returning(state: &State, now: Millis, job: &Job, done: &BTreeMap<JobId, Done>) -> Option<Returning> {
+    let id = job.spec.id;
+    let suspension = job.suspension().filter(|suspension| suspension.is_off())?;
+    let since = suspension.wanted.as_ref()?.at;
+    let plan = carma_core::plan(state, now);
+    let reason = plan.waiting.iter().find(|(waits, _)| *waits == id).map(|(_, reason)| reason)?;
+    let answers = answers_to_return(state, job, reason);
+    let asked = |job: &Job| Some((job.suspension().filter(|s| s.is_off())?.wanted.as_ref()?.at, job.spec.id));
+    let halted = state.halted().iter().filter_map(|id| state.job(*id)).filter(|job| job.ending().is_none());
+    let others: Vec<_> = halted.filter_map(asked).collect();
+    // Ends on other GPUs do not help it.
+    let could: BTreeSet<u32> =
+        answers.iter().filter(|answer| is_place(answer)).map(|answer| answer.gpu).collect();
+    let ends = ends(state, now, done);
+    Some(Returning {
+        answers,
+        waiting: WaitingView {
+            place: others.iter().filter(|other| **other < (since, id)).count() as u64 + 1,
+            of: others.len() as u64,
+            since_ms: since.0,
+            order: "return".to_owned(),
+            why: "suspended jobs that come back go before all that wait".to_owned(),
+            run_s: job.spec.run_s(),
+            end: end_for_return(state, now, job, &could, &ends),
+            ..WaitingView::default()
+        },
+    })
+}
+
+/// Whether a job could come back to this GPU once it has room.
+fn is_place(answer: &Answer) -> bool {
+    answer.refusal.as_ref().is_some_and(|refusal| !refusal.is_of_the_gpu())
+}
+
+/// What GPUs say to a job that comes back, by why the plan leaves it where it is. Those that it does not come back to, which are of another
+/// type or not its own, are not among them.
+fn answers_to_return(state: &State, job: &Job, reason: &Reason) -> Vec<Answer> {
+    let why = match reason {
+        Reason::SetAside { waits: Some(why), .. } => why,
+        reason => reason,
+    };
+    let Reason::NoGpu { need, detail, .. } = why else { return Vec::new() };
+    let answer = |(index, refusal): &(u32, Refusal)| {
+        let gpu = state.gpus().iter().find(|gpu| gpu.present && gpu.info.index == *index)?;
+        Some(Answer {
+            gpu: *index,
+            free: gpu.free(state.options().policy.reserve),
+            need: *need,
+            jobs: gpu.tenants.iter().map(|tenant| tenant.job).filter(|id| *id != job.spec.id).collect(),
+            foreign: u32::try_from(gpu.foreign().len()).unwrap_or(u32::MAX),
+            refusal: Some(refusal.clone()),
+            predicted: Vec::new(),
+            gain: None,
+        })
+    };
+    let mut answers: Vec<Answer> = detail.refusals.iter().filter_map(answer).collect();
+    answers.sort_by_key(|answer| answer.gpu);
+    answers
+}
+
+/// The end that a job waits for that is to come back: one after which it does, which is tried on copies of the state; else the first that is
+/// expected on its GPUs (by index).
+fn end_for_return(
+    state: &State,
+    now: Millis,
+    job: &Job,
+    could: &BTreeSet<u32>,
+    ends: &[(JobId, Option<LeftView>)],
+) -> Option<EndView> {
+    let on = |job: &Job| job.placement().map_or_else(Vec::new, |placed| indices(state, &placed.gpus));
+    let there = |id: JobId| {
+        let job = state.job(id).filter(|job| !job.is_off())?;
+        let gpus = on(job);
+        gpus.iter().any(|gpu| could.contains(gpu)).then_some((job, gpus))
+    };
+    let there: Vec<_> = ends.iter().filter_map(|(id, left)| Some((there(*id)?, left))).collect();
+    let view = |((job, gpus), left): &((&Job, Vec<u32>), &Option<LeftView>), starts_on| EndView {
+        job: job.spec.id.0,
+        gpus: gpus.clone(),
+        makes_room: false,
+        left: (*left).clone(),
+        starts_on,
+    };
+    let comes_back = |other: &Job| {
+        let attempt = other.placement()?.attempt;
+        let mut supposed = state.clone();
+        let exit = Exit::of(ExitStatus::Code(0));
+        supposed.apply(state.now(), &Input::Exited { job: other.spec.id, attempt, exit }).ok()?;
+        let plan = carma_core::plan(&supposed, now);
+        plan.actions.iter().find_map(|action| match action {
+            Action::Resume { job: of, gpus, .. } if *of == job.spec.id => Some(indices(state, gpus)),
+            _ => None,
+        })
+    };
+    let helps = there.iter().take(ENDS_TRIED).find_map(|of| Some(view(of, comes_back(of.0.0)?)));
+    helps.or_else(|| there.iter().find(|(_, left)| left.is_some()).map(|of| view(of, Vec::new())))
 }
 
 /// An explanation as others see it. Row, answers and attempts are made for the asker already; the rest is numbers and
@@ -369,7 +486,7 @@ fn out_of_memory(state: &State, job: &Job, placement: &Placement, alone: bool) -
 mod tests {
     use super::*;
     use crate::view::tests::{gpu, new_job, seen};
-    use carma_core::input::{Action, Input, Observation};
+    use carma_core::input::Observation;
     use carma_core::model::{EndCause, EndLevel, GpuId, NewJob, ProcessRef, Request, RunTime, RunsOf, User};
     use carma_core::policy::Options;
 

@@ -54,11 +54,11 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
         let start = start(waiting, reply.now_ms, screen).filter(|_| !limited || waiting.stands);
         block.line_if("start", start.as_deref().map(short));
         let end = waiting.end.as_ref().filter(|end| !limited || !end.starts_on.is_empty());
-        block.line_if("waits for", end.map(|end| short(&waits_for(end))));
+        block.line_if("waits for", end.map(|end| short(&waits_for(end, waiting))));
     }
     block.line_if("expected", expected(reply).as_deref().map(short));
     // A place in the order of run times says it already.
-    if reply.waiting.as_ref().is_none_or(|waiting| waiting.order == "arrival") {
+    if reply.waiting.as_ref().is_none_or(|waiting| matches!(waiting.order.as_str(), "arrival" | "return")) {
         block.line_if("run time", show::forecast(job));
     }
     block.line_if("left", show::left(job).filter(|_| reply.running.is_some()));
@@ -151,7 +151,7 @@ fn start(waiting: &WaitingView, now_ms: u64, screen: &Screen) -> Option<String> 
 }
 
 /// Whose end it waits for.
-fn waits_for(end: &EndView) -> String {
+fn waits_for(end: &EndView, waiting: &WaitingView) -> String {
     let job = format!("job {} on GPU {}", end.job, gpu_list(&end.gpus));
     if end.makes_room {
         return match &end.left {
@@ -159,6 +159,7 @@ fn waits_for(end: &EndView) -> String {
             None => format!("{job} makes room for it, and is being suspended"),
         };
     }
+    let goes = if waiting.order == "return" { "go on" } else { "start" };
     let expected = match &end.left {
         Some(left) => format!("expected in about {} ({})", Millis::secs(left.left_s), left.source),
         None => "of which it is not known when".to_owned(),
@@ -166,7 +167,7 @@ fn waits_for(end: &EndView) -> String {
     if end.starts_on.is_empty() {
         format!("no single end is known to be enough; the first is that of {job}, {expected}")
     } else {
-        format!("the end of {job}, {expected}; it would start on GPU {} then", gpu_list(&end.starts_on))
+        format!("the end of {job}, {expected}; it would {goes} on GPU {} then", gpu_list(&end.starts_on))
     }
 }
 
@@ -572,13 +573,19 @@ mod tests {
         assert!(start(&waiting, NOW, &utc).unwrap().starts_with("no bound while the quota"));
         let mut end = EndView { job: 7, gpus: vec![0, 1], starts_on: vec![1], ..EndView::default() };
         assert_eq!(
-            waits_for(&end),
+            waits_for(&end, &WaitingView::default()),
             "the end of job 7 on GPU 0,1, of which it is not known when; it would start on GPU 1 then"
         );
         end.makes_room = true;
-        assert_eq!(waits_for(&end), "job 7 on GPU 0,1 makes room for it, and is being suspended");
+        assert_eq!(
+            waits_for(&end, &WaitingView::default()),
+            "job 7 on GPU 0,1 makes room for it, and is being suspended"
+        );
         end.left = Some(LeftView { left_s: 130, ..LeftView::default() });
-        assert_eq!(waits_for(&end), "job 7 on GPU 0,1 makes room for it, within 2 min 10 s");
+        assert_eq!(
+            waits_for(&end, &WaitingView::default()),
+            "job 7 on GPU 0,1 makes room for it, within 2 min 10 s"
+        );
         let numbers = [1, 2, 3, 4, 11, 12, 13, 21, 112].map(ordinal);
         assert_eq!(numbers, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]);
     }

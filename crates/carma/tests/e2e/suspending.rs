@@ -80,6 +80,17 @@ fn a_job_leaves_its_gpu_to_others_and_goes_on_where_it_was() {
         (job.reason.code == "GpuMemory").then_some(job.reason.text)
     });
     assert!(reason.contains("need 30.0 GiB") && reason.contains(&format!("job {other}")), "{reason}");
+    let explained = until("whose end it waits for", || {
+        let explained = carma(&daemon, &["explain", &id.to_string()]);
+        explained.contains("waits for:").then_some(explained)
+    });
+    let words = explained.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(words.contains("place: 1st of 1; suspended jobs that come back go before"), "{explained}");
+    assert!(
+        words.contains(&format!("waits for: the end of job {other} on GPU 0"))
+            && words.contains("GPU JOBS FREE ANSWER"),
+        "{explained}"
+    );
     // No job overtakes it.
     let later = daemon.submit(training(5, 1));
     let waits = until("the reason of the last one", || {
