@@ -379,7 +379,7 @@ pub enum Rejected {
         largest: MiB,
     },
     /// Another user's job.
-    #[error("job {job} belongs to {owner}; only {owner}, root or an operator may do that")]
+    #[error("job {job} belongs to {owner}; only {} may do that", entitled(owner))]
     NotAllowed {
         /// Number of the job.
         job: JobId,
@@ -407,4 +407,21 @@ pub enum Rejected {
         /// Number of the attempt, from 1.
         attempt: u32,
     },
+}
+/// Who may give orders about a user's job.
+fn entitled(owner: &str) -> String {
+    // Nobody is named twice.
+    if owner == "root" { "root or an operator".to_owned() } else { format!("{owner}, root or an operator") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_named_twice() {
+        let said = |owner: &str| Rejected::NotAllowed { job: JobId(1), owner: owner.into() }.to_string();
+        assert_eq!(said("root"), "job 1 belongs to root; only root or an operator may do that");
+        assert_eq!(said("bob"), "job 1 belongs to bob; only bob, root or an operator may do that");
+    }
 }

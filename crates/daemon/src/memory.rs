@@ -32,6 +32,17 @@ pub struct Expected {
     pub measured: Option<MiB>,
 }
 
+impl Expected {
+    /// Names what the user declared, where what earlier runs took goes before it.
+    pub(crate) fn name_declared(&mut self, declared: Option<MiB>) {
+        let Computed { upper, basis, .. } = self.computed;
+        if let Some(declared) = declared.filter(|declared| *declared != upper && basis.is_measured()) {
+            let reason = format!("{upper} by {basis}, which goes before the {declared} declared");
+            self.view.reasons.insert(0, reason);
+        }
+    }
+}
+
 /// Expects and learns.
 pub struct Memory {
     history: History,
@@ -531,6 +542,16 @@ mod tests {
         learn(&mut memory, &job, &attempt(4000, Reason::Completed), &[&a100]);
         let known = forecasts(&job, &Gist::of(&job, 7), expect(&memory, &job, 7, &[&a100]).as_ref());
         assert_eq!(known.estimates.of(Estimator::Measured), Some(MiB(4000)));
+        let mut expected = expect(&memory, &job, 7, &[&a100]).unwrap();
+        let reasons = expected.view.reasons.clone();
+        expected.name_declared(Some(expected.computed.upper));
+        assert_eq!(expected.view.reasons, reasons);
+        expected.name_declared(Some(MiB(10)));
+        let both = format!(
+            "{} by earlier runs of the same command, which goes before the 10 MiB declared",
+            expected.computed.upper
+        );
+        assert_eq!(expected.view.reasons[0], both);
     }
 
     #[test]

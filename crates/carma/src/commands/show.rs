@@ -13,6 +13,9 @@ use carma_cli::{Block, Column, Screen, Table, clean, shell_line, span, stamp, wr
 use carma_core::units::{MiB, Millis};
 use std::fmt::Write as _;
 
+/// What stands where others may not know.
+const PRIVATE: &str = "only its owner, operators and root may know";
+
 /// Shows the job.
 pub(crate) fn run(context: &Context, args: &ShowArgs) -> Outcome {
     context.listing(&format!("/v1/jobs/{}", args.id), args.json, render)
@@ -24,15 +27,20 @@ fn render(detail: &JobDetail, screen: &Screen) -> String {
     block.line("job", format!("{} ({})", job.id, job.name));
     block.line("user", &job.user).line("state", &job.state).line("reason", &job.reason.text);
     block.line_if("exit code", job.exit_code.map(|c| c.to_string()));
-    block.line("command", shell_line(&detail.command)).line("directory", &detail.cwd);
+    // No job is without a command, and each begins in some directory.
+    let private = || PRIVATE.to_owned();
+    let command = if detail.command.is_empty() { private() } else { shell_line(&detail.command) };
+    let directory = if detail.cwd.is_empty() { private() } else { detail.cwd.clone() };
+    block.line("command", command).line("directory", directory);
     let log = match (detail.log.is_empty(), detail.log_kept) {
-        (true, _) => "only its owner, operators and root may know".to_owned(),
+        (true, _) => private(),
         (false, true) => format!("carma logs {}", job.id),
         (false, false) => detail.log.clone(),
     };
     block.line("log", log);
     block.line_if("pid", detail.pid.map(|p| p.to_string()));
-    block.line("GPUs", placement(job, &detail.attempts)).line("memory", memory(job));
+    block.line("GPUs", placement(job, &detail.attempts));
+    block.line("memory", memory(job) + &overruled(detail).unwrap_or_default());
     block.line_if("limits", limits(detail.host_limits));
     block.line_if("saves", detail.checkpoint.as_ref().map(|saves| checkpoint(saves, screen)));
     block.line_if("host", detail.attempts.iter().rev().find_map(|a| a.host).map(host));
@@ -98,6 +106,15 @@ pub(crate) fn memory(job: &JobView) -> String {
         reserved => format!("{} reserved, ", known(reserved)),
     };
     format!("{reserved}peak {} (on each GPU)", known(job.memory_peak_mib))
+}
+
+/// That what was declared is not what counts.
+fn overruled(detail: &JobDetail) -> Option<String> {
+    let declared = *detail.forecasts_mib.get("declared")?;
+    let by_runs = |estimate: &EstimateView| matches!(estimate.tier.as_str(), "exact" | "scaled");
+    let runs = detail.estimate.as_ref().is_some_and(by_runs);
+    let differs = runs && detail.job.memory_reserved_mib.is_some_and(|reserved| reserved != declared);
+    differs.then(|| format!("; {} were declared, and what earlier runs took goes before that", MiB(declared)))
 }
 
 /// What it may take of the host.
@@ -366,6 +383,29 @@ pub(crate) mod tests {
         assert_eq!(told(None, None, None), "not known: it sends no heartbeat and prints no progress");
         let between = RateView { source: Some("printed progress".to_owned()), ..RateView::default() };
         assert_eq!(rate(&between), "not known for the last window");
+    }
+
+    #[test]
+    fn what_is_private_and_what_was_overruled_is_said() {
+        let mut detail = detail();
+        (detail.command, detail.cwd, detail.log) = (Vec::new(), String::new(), String::new());
+        let shown = render(&detail, &Screen::of_width(None));
+        let of = |key: &str| {
+            let line = shown.lines().find(|line| line.starts_with(key)).unwrap();
+            line.split_once(':').unwrap().1.trim().to_owned()
+        };
+        assert_eq!([of("command"), of("directory"), of("log")], [PRIVATE; 3]);
+        detail.forecasts_mib.insert("declared".into(), 3072);
+        detail.job.memory_reserved_mib = Some(2150);
+        let runs =
+            |tier: &str| EstimateView { upper_mib: 2150, tier: tier.into(), ..EstimateView::default() };
+        for (estimate, told) in [(Some(runs("exact")), true), (Some(runs("config")), false), (None, false)] {
+            detail.estimate = estimate;
+            let shown = render(&detail, &Screen::of_width(None));
+            let named =
+                shown.contains("; 3.0 GiB were declared, and what earlier runs took goes before that\n");
+            assert_eq!(named, told, "{shown}");
+        }
     }
 
     pub(crate) fn detail() -> JobDetail {
