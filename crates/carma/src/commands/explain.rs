@@ -63,7 +63,8 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
     }
     block.line_if("left", show::left(job).filter(|_| reply.running.is_some()));
     let mut text = unwritten(reply.unwritten.as_ref(), reply.now_ms, screen) + &block.render(screen);
-    text.push_str(&answers(&reply.gpus, screen));
+    let is_back = reply.waiting.as_ref().is_some_and(is_return);
+    text.push_str(&answers(&reply.gpus, is_back, screen));
     if !reply.sooner.is_empty() {
         text.push_str("\nIt would start now:\n");
         for help in &reply.sooner {
@@ -150,6 +151,11 @@ fn start(waiting: &WaitingView, now_ms: u64, screen: &Screen) -> Option<String> 
     Some(format!("by {at} (in {left}) if run times are as expected: from then on GPUs are kept for it"))
 }
 
+/// Whether it is suspended and comes back, and so in no queue.
+fn is_return(waiting: &WaitingView) -> bool {
+    waiting.order == "return"
+}
+
 /// Whose end it waits for.
 fn waits_for(end: &EndView, waiting: &WaitingView) -> String {
     let job = format!("job {} on GPU {}", end.job, gpu_list(&end.gpus));
@@ -159,7 +165,7 @@ fn waits_for(end: &EndView, waiting: &WaitingView) -> String {
             None => format!("{job} makes room for it, and is being suspended"),
         };
     }
-    let goes = if waiting.order == "return" { "go on" } else { "start" };
+    let goes = if is_return(waiting) { "come back to" } else { "start on" };
     let expected = match &end.left {
         Some(left) => format!("expected in about {} ({})", Millis::secs(left.left_s), left.source),
         None => "of which it is not known when".to_owned(),
@@ -167,7 +173,7 @@ fn waits_for(end: &EndView, waiting: &WaitingView) -> String {
     if end.starts_on.is_empty() {
         format!("no single end is known to be enough; the first is that of {job}, {expected}")
     } else {
-        format!("the end of {job}, {expected}; it would {goes} on GPU {} then", gpu_list(&end.starts_on))
+        format!("the end of {job}, {expected}; it would {goes} GPU {} then", gpu_list(&end.starts_on))
     }
 }
 
@@ -214,8 +220,8 @@ fn memory(reply: &ExplainReply) -> String {
     show::memory(&reply.job) + &cap
 }
 
-/// What each GPU says to a job that waits.
-fn answers(gpus: &[GpuVerdict], screen: &Screen) -> String {
+/// What each GPU says to a job that waits; to a suspended one that comes back (`is_back`), those that it may come back to.
+fn answers(gpus: &[GpuVerdict], is_back: bool, screen: &Screen) -> String {
     let Some(first) = gpus.first() else { return String::new() };
     let mut groups: Vec<Vec<&GpuVerdict>> = Vec::new();
     for verdict in gpus {
@@ -262,7 +268,8 @@ fn answers(gpus: &[GpuVerdict], screen: &Screen) -> String {
     notes.extend(need.map(|mib| format!("it needs {} free", MiB(mib).text(exact))));
     notes.extend((groups.len() < gpus.len()).then(|| "best of each row".to_owned()));
     let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
-    format!("\nWhat each GPU says to it now{notes}:\n{}", table.render())
+    let who = if is_back { "each GPU that it may come back to" } else { "each GPU" };
+    format!("\nWhat {who} says to it now{notes}:\n{}", table.render())
 }
 
 /// `0-3,7`; of many the first, and how many.
@@ -465,6 +472,20 @@ mod tests {
     }
 
     #[test]
+    fn a_suspended_job_that_comes_back() {
+        let mut back = waits();
+        (back.job.state, back.job.gpus) = ("SUSPENDED".into(), vec![]);
+        let waiting = back.waiting.as_mut().unwrap();
+        (waiting.order, waiting.place, waiting.of, waiting.due_ms) = ("return".into(), 1, 1, None);
+        waiting.why = "suspended jobs that come back go before all that wait".into();
+        (back.gpus, back.sooner) = (vec![back.gpus.remove(0)], vec![]);
+        let text = render(&back, &Screen::of_width(None));
+        assert!(text.contains("1st of 1; suspended jobs that come back"), "{text}");
+        assert!(text.contains("; it would come back to GPU 2 then\n"), "{text}");
+        assert!(text.contains("\nWhat each GPU that it may come back to says to it now ("), "{text}");
+    }
+
+    #[test]
     fn a_job_that_waits() {
         insta::assert_snapshot!(render(&waits(), &Screen::of_width(Some(80))), @r"
         job:       12 (train12) of alice
@@ -536,7 +557,7 @@ mod tests {
             .collect();
         gpus[4] = verdict(4, &[], "drained by root", &[]);
         gpus[7].need_mib = Some(30_000);
-        insta::assert_snapshot!(answers(&gpus, &Screen::of_width(Some(80))), @r"
+        insta::assert_snapshot!(answers(&gpus, false, &Screen::of_width(Some(80))), @r"
         What each GPU says to it now (best of each row):
         GPU        JOBS         FREE      NEED  ANSWER
         0-3,5-6,8  1 on it  16.3 GiB  20.0 GiB  too little memory: job 3 12.0 GiB
@@ -549,7 +570,7 @@ mod tests {
     fn rounding_does_not_hide_what_is_missing() {
         let mut gpus = [verdict(0, &[3], "too little memory: job 3 12.0 GiB", &[])];
         (gpus[0].free_mib, gpus[0].need_mib) = (Some(20_470), Some(20_480));
-        let text = answers(&gpus, &Screen::of_width(Some(80)));
+        let text = answers(&gpus, false, &Screen::of_width(Some(80)));
         assert!(text.contains("(it needs 20480 MiB free)") && text.contains("  20470 MiB  "), "{text}");
     }
 
