@@ -38,13 +38,16 @@ fn jobs_with_secrets(daemon: &Daemon) -> Vec<u64> {
         submit(&[], &[&script, "echo DefaultCPUAllocator: can\\'t allocate memory; exit 1"]),
         submit(&[], &[&format!("{home}/no-such-{SECRET}")]),
         submit(&["--output", &format!("{home}/no/{SECRET}.log")], &["true"]),
+    ];
+    // Those that follow stay on all GPUs: what came before would wait for them.
+    for id in &ids {
+        until("a failure", || daemon.show(*id).job.exit_code.or(daemon.show(*id).job.ended_ms.map(|_| 0)));
+    }
+    ids.extend([
         submit(&[], &[&script, "sleep 600"]),
         submit(&["--exclusive"], &[&script, "sleep 600"]),
         submit(&["--hold", "--name", SECRET], &[&script, "true"]),
-    ];
-    for id in &ids[..5] {
-        until("a failure", || daemon.show(*id).job.exit_code.or(daemon.show(*id).job.ended_ms.map(|_| 0)));
-    }
+    ]);
     daemon.in_state(ids[6], "RUNNING");
     daemon.in_state(ids[7], "RUNNING");
     // It waits for these: had it come before they ran it could be before them.
