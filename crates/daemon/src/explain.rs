@@ -119,7 +119,9 @@ fn returning(state: &State, now: Millis, job: &Job, done: &BTreeMap<JobId, Done>
 
 /// Whether a job could come back to this GPU once it has room.
 fn is_place(answer: &Answer) -> bool {
-    answer.refusal.as_ref().is_some_and(|refusal| !refusal.is_of_the_gpu())
+    let never =
+        |refusal: &Refusal| matches!(refusal.of_the_gpu(), Some(OfTheGpu::OutOfUse | OfTheGpu::Unsuited));
+    answer.refusal.as_ref().is_some_and(|refusal| !never(refusal))
 }
 
 /// What GPUs say to a job that comes back, by why the plan leaves it where it is. Those that it does not come back to, which are of another
