@@ -317,7 +317,7 @@ pub struct EstimateView {
     /// Probability with which the bound is meant to hold, percent; only in answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub coverage_pct: Option<u8>,
-    /// Nothing but a hard limit bounds what it may take; only in answers.
+    /// Nothing but a hard limit bounds what it may take.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub elastic: bool,
     /// With tier `share`: memory of the GPU that the numbers are for; in proportion on another.

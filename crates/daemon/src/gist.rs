@@ -169,6 +169,7 @@ pub fn from_view(view: &EstimateView) -> Option<Estimate> {
             reserved_mib: mib(p.reserved_mib),
             workspace_mib: mib(p.workspace_mib),
         }),
+        elastic: view.elastic,
         reasons: view.reasons.iter().take(MOST_REASONS).map(|r| cut(r)).collect(),
     })
 }

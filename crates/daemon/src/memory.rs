@@ -376,7 +376,7 @@ pub fn to_view(estimate: &Estimate) -> EstimateView {
             workspace_mib: p.workspace_mib.0,
         }),
         coverage_pct: None,
-        elastic: false,
+        elastic: estimate.elastic,
         of_gpu_mib: None,
         reasons: estimate.reasons.clone(),
     }

@@ -65,7 +65,7 @@ pub fn estimate(footprint: &Footprint, task: &ModelTask, platform: &Platform) ->
     reasons.extend(footprint.notes.iter().cloned());
     reasons.push(format!("{BOUND}{}", margin.reason));
     reasons.extend(footprint.doubts.iter().map(|doubt| format!("not understood: {doubt}")));
-    Estimate {
+    let mut estimate = Estimate {
         need_mib: parts.context_mib + parts.allocated_mib + parts.workspace_mib,
         use_mib: parts.context_mib + held,
         upper_mib: margin.upper(parts.context_mib, held),
@@ -73,6 +73,23 @@ pub fn estimate(footprint: &Footprint, task: &ModelTask, platform: &Platform) ->
         source: format!("allocator/{}", footprint.front_end),
         family: footprint.family.clone(),
         parts: Some(parts),
+        elastic: false,
         reasons,
+    };
+    if platform.alloc.grows_without_end() {
+        estimate.unbound(GROWS);
+    }
+    estimate
+}
+
+/// Measured with PyTorch 2.11 on an H200: a model of GPT-2's size held 7.4 GiB after the first step and 105 GiB after 40.
+const GROWS: &str = "expandable_segments and max_split_size_mb together: PyTorch then takes more with each step, so its peak has \
+    no bound; set one of the two";
+
+/// Cuts an estimate of one process at the share of the GPU that its allocator may hold, where one is set.
+pub(crate) fn within_fraction(estimate: &mut Estimate, platform: &Platform) {
+    if let Some(most) = platform.fraction() {
+        let context = estimate.parts.map_or(platform.context_mib, |parts| parts.context_mib);
+        estimate.cut(context + most, "with this per_process_memory_fraction it will run out of memory");
     }
 }

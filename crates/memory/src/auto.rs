@@ -67,7 +67,8 @@ pub fn answer(history: &History, question: &Question<'_>, settings: &Settings) -
     // What takes a share of each GPU takes another amount on another type, which no scaling knows.
     let shares = best.is_some_and(|e| e.tier == Tier::Share);
     let told = history.tell(&ask, &settings.margins).filter(|told| !shares || told.tier == Tier::Exact);
-    let elastic = question.elastic && told.is_none();
+    let unbound = question.elastic || best.is_some_and(|estimate| estimate.elastic);
+    let elastic = unbound && told.is_none();
     let estimate = match (told, best, question.declared_mib) {
         (Some(told), ..) => from_runs(&told, best, context),
         // A share is of whichever GPU the job gets: bytes that were measured on one say nothing of it on another.
@@ -97,6 +98,7 @@ fn from_runs(told: &Told, best: Option<&Estimate>, context: MiB) -> Estimate {
         source: "history".to_owned(),
         family: best.map_or_else(|| "unknown".to_owned(), |e| e.family.clone()),
         parts: None,
+        elastic: false,
         reasons: vec![
             told.reason.clone(),
             format!(
@@ -151,6 +153,7 @@ fn declared(mib: MiB) -> Estimate {
         source: "user".to_owned(),
         family: "unknown".to_owned(),
         parts: None,
+        elastic: false,
         reasons: vec!["the user says so".to_owned()],
     }
 }
@@ -199,6 +202,7 @@ mod tests {
                 reserved_mib: MiB(net),
                 workspace_mib: MiB(0),
             }),
+            elastic: false,
             reasons: vec![],
         }
     }

@@ -100,6 +100,9 @@ pub struct Estimate {
     /// What the numbers are made of, where the estimator knows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parts: Option<Parts>,
+    /// Nothing but a hard limit bounds what it may take: the numbers are what was seen, and more may come.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub elastic: bool,
     /// How the numbers came about, and what widened the bound; a sentence each.
     pub reasons: Vec<String>,
 }
@@ -109,7 +112,26 @@ pub(crate) const FLOOR: MiB = MiB(64);
 /// How the reason of a bound begins.
 pub(crate) const BOUND: &str = "bound: ";
 
+/// Where a peak has no bound: far enough above what was seen that it is not taken for one.
+const NO_BOUND: f64 = 1.0;
+
 impl Estimate {
+    /// Says that its peak has no bound, and why.
+    pub fn unbound(&mut self, why: &str) {
+        self.elastic = true;
+        self.widen(NO_BOUND, why);
+    }
+
+    /// Cuts it at what a process can hold at most. `ends`: what happens to a task that needs more.
+    pub(crate) fn cut(&mut self, most: MiB, ends: &str) {
+        if self.need_mib > most {
+            self.reasons.push(format!("{ends}: it needs {} MiB, and can have {}", self.need_mib.0, most.0));
+        }
+        for mib in [&mut self.need_mib, &mut self.use_mib, &mut self.upper_mib] {
+            *mib = (*mib).min(most);
+        }
+    }
+
     /// Bounds it at least this share above what it takes beside the CUDA context, and says why.
     pub fn widen(&mut self, share: f64, why: &str) {
         if self.reasons.iter().any(|reason| reason.ends_with(why)) {

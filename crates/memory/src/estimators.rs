@@ -90,13 +90,17 @@ impl Known {
     }
 
     /// What a front end says of one process, with what the command says beside it.
-    fn beside(&self, mut estimate: Estimate) -> Estimate {
+    fn beside(&self, mut estimate: Estimate, platform: &Platform) -> Estimate {
         // What widens nothing is about a description of the model, and a trace shows it.
         let traced = estimate.tier == Tier::Trace;
         for (share, why) in self.caveats.iter().filter(|(share, _)| !traced || *share > 0.0) {
             estimate.widen(*share, why);
         }
+        allocator::within_fraction(&mut estimate, platform);
         self.by_processes(&mut estimate);
+        if traced {
+            trace::within_gpu(&mut estimate, platform);
+        }
         estimate
     }
 
@@ -179,7 +183,7 @@ impl<'a> View<'a> {
             doubts: source.graph.doubts.clone(),
             notes: source.replay.notes(),
         };
-        self.known.beside(allocator::estimate(&footprint, self.task, self.platform))
+        self.known.beside(allocator::estimate(&footprint, self.task, self.platform), self.platform)
     }
 
     /// Totals as a summary prints them, else as the graph has them.
@@ -275,7 +279,7 @@ fn by_share(view: &View<'_>) -> Result<Estimate, Error> {
 
 fn by_trace(view: &View<'_>, log: &[u8]) -> Result<Estimate, Error> {
     let estimate = trace::estimate_for(log, &view.known.asked, view.task, view.platform);
-    Ok(view.known.beside(view.known.in_file("trace", estimate)?))
+    Ok(view.known.beside(view.known.in_file("trace", estimate)?, view.platform))
 }
 
 /// The main estimator, by the best front end that works; those that do not are among the reasons.
@@ -400,6 +404,7 @@ fn by_declared(view: &View<'_>) -> Result<Estimate, Error> {
         source: "declared".into(),
         family: "unknown".into(),
         parts: None,
+        elastic: false,
         reasons: vec!["as you say".into()],
     })
 }

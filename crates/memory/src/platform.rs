@@ -144,6 +144,20 @@ impl Platform {
         self.context_mib - saved
     }
 
+    /// What the allocator of one process can hold: what the context leaves of the GPU, and the share of it that
+    /// `per_process_memory_fraction` sets.
+    #[must_use]
+    pub fn room(&self) -> MiB {
+        let beside = self.gpu.total_mib - self.context_mib;
+        self.fraction().map_or(beside, |fraction| fraction.min(beside))
+    }
+
+    /// The share that `per_process_memory_fraction` sets; PyTorch counts no context in it.
+    pub(crate) fn fraction(&self) -> Option<MiB> {
+        let total = self.gpu.total_mib.0 as f64;
+        Some(MiB((self.alloc.memory_fraction? * total) as u64))
+    }
+
     /// Bytes that cuBLASLt takes for each product with a bias, for as long as the product runs; none where
     /// it shares the workspace of cuBLAS. 1 MiB is right for GPUMemNet's campaign, to the MiB.
     #[must_use]

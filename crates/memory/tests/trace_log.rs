@@ -117,6 +117,138 @@ fn a_log_without_an_end_says_what_it_is_good_for() {
     assert!(server.reasons.iter().any(|r| r.contains("had stopped rising")), "{:?}", server.reasons);
 }
 
+/// A step whose weights take 64 MiB, and so many bytes more that stay.
+fn steps(count: usize, kept: impl Fn(usize) -> u64) -> Vec<String> {
+    let mut lines = vec!["a 67108864".to_owned()];
+    for step in 0..count {
+        // Steps end without what the next one takes for a while.
+        let step = [
+            "m forward".into(),
+            format!("a {}", kept(step)),
+            "a 33554432".into(),
+            "f 0".into(),
+            "m step".into(),
+        ];
+        lines.extend(step);
+    }
+    lines.extend(["m forward".to_owned(), END.to_owned()]);
+    lines
+}
+
+fn of_steps(head: &str, lines: &[String]) -> carma_memory::Estimate {
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    estimate(log(head, &lines).as_bytes(), &ModelTask::default(), &platform()).unwrap()
+}
+
+#[test]
+fn memory_that_rises_to_the_end_has_no_bound() {
+    let beside = |e: &carma_memory::Estimate| (e.upper_mib - e.use_mib, e.use_mib - platform().context_mib);
+    for (bytes, said) in [(8 << 20, "by 8.0 MiB a step"), (1 << 20, "by 1.0 MiB a step")] {
+        let rising = of_steps(COUNTED, &steps(12, |_| bytes));
+        assert!(rising.elastic && rising.reasons.iter().any(|r| r.contains(said)), "{rising:?}");
+        let (above, held) = beside(&rising);
+        assert!(above >= held, "{rising:?}");
+    }
+    // A list of losses, what is freed again, a buffer that is full, and too few steps to tell.
+    let steady =
+        [steps(12, |_| 512), steps(12, |step| if step < 9 { 8 << 20 } else { 0 }), steps(3, |_| 8 << 20)];
+    for lines in steady {
+        let steady = of_steps(COUNTED, &lines);
+        assert!(!steady.elastic && beside(&steady).0 < MiB(100), "{steady:?}");
+    }
+}
+
+#[test]
+fn what_asks_for_free_memory_has_no_bound() {
+    let asking = END.replace("\"steps\"", "\"asks_free\":true,\"steps\"");
+    let of = |end: &str| of_steps(COUNTED, &["a 104857600".to_owned(), end.to_owned()]);
+    let (asks, plain) = (of(&asking), of(END));
+    assert!(asks.elastic && asks.upper_mib >= asks.use_mib + MiB(100), "{asks:?}");
+    assert!(!plain.elastic && plain.upper_mib < asks.upper_mib, "{plain:?}");
+}
+
+#[test]
+fn no_estimate_is_beyond_the_gpu() {
+    let total = platform().gpu.total_mib;
+    let gib = |gib: u64| format!("a {}", gib << 30);
+    // What is cached goes back before the GPU is full.
+    let cached = of_steps(COUNTED, &[gib(30), "f 0".into(), gib(31), END.into()]);
+    assert_eq!(cached.use_mib, platform().context(cached_uses()) + MiB::gib(31));
+    assert!(cached.upper_mib <= total, "{cached:?}");
+    // Tensors alone are more than there is.
+    let beyond = of_steps(COUNTED, &[gib(30), gib(30), END.into()]);
+    assert_eq!((beyond.need_mib, beyond.use_mib, beyond.upper_mib), (total, total, total));
+    assert!(beyond.reasons.iter().any(|r| r.contains("runs out of memory")), "{beyond:?}");
+    // Of several GPUs a log has what is on any.
+    let two = COUNTED.replace("}", ",\"options\":{\"gpus\":2}}");
+    let both = play(log(&two, &[&gib(30), "f 0", &gib(31), END]).as_bytes()).unwrap();
+    assert_eq!(both.peak.max_reserved, 61 << 30);
+}
+
+/// A log of tensors alone, with the steps that its last line tells.
+fn cached_uses() -> carma_memory::Uses {
+    carma_memory::Uses { backward: true, products: [false, false] }
+}
+
+#[test]
+fn a_share_of_the_gpu_bounds_a_process() {
+    let with = |conf: &str, lines: &[&str]| {
+        let alloc = carma_memory::alloc::Settings::parse(conf).unwrap();
+        let platform = Platform { alloc, ..platform() };
+        let known = carma_memory::estimators::Known {
+            trace: Some(log(COUNTED, lines).into_bytes()),
+            ..Default::default()
+        };
+        let answers = carma_memory::estimators::run("allocator", &known, &ModelTask::default(), &platform);
+        answers.unwrap().remove(0).result.unwrap()
+    };
+    let tenth = platform().gpu.total_mib.0 / 10;
+    let lines = ["a 3221225472", "f 0", "a 4096000000", END];
+    let plain = with("", &lines);
+    let share = with("per_process_memory_fraction:0.1", &lines);
+    let context = share.parts.unwrap().context_mib;
+    assert!(plain.use_mib.0 > context.0 + tenth, "{plain:?}");
+    assert!(share.use_mib < plain.use_mib && share.upper_mib.0 <= context.0 + tenth, "{share:?}");
+    assert!(share.reasons.iter().all(|r| !r.contains("run out of memory")), "{share:?}");
+    let short = with("per_process_memory_fraction:0.05", &lines);
+    assert!(
+        short.reasons.iter().any(|r| r.contains("per_process_memory_fraction it will run out")),
+        "{short:?}"
+    );
+}
+
+#[test]
+fn expandable_segments_of_blocks_that_are_not_split_have_no_bound() {
+    let of = |conf: &str| {
+        let alloc = carma_memory::alloc::Settings::parse(conf).unwrap();
+        let text = log(COUNTED, &["a 104857600", END]);
+        estimate(text.as_bytes(), &ModelTask::default(), &Platform { alloc, ..platform() }).unwrap()
+    };
+    let both = of("expandable_segments:True,max_split_size_mb:128");
+    assert!(both.elastic && both.upper_mib >= both.use_mib + MiB(100), "{both:?}");
+    assert!(both.reasons.iter().any(|r| r.contains("set one of the two")), "{both:?}");
+    for one in [
+        "expandable_segments:True",
+        "max_split_size_mb:128",
+        "expandable_segments:False,max_split_size_mb:128",
+    ] {
+        assert!(!of(one).elastic, "{one}");
+    }
+}
+
+/// Each used to look at all that is free.
+#[test]
+fn giving_back_what_is_free_takes_no_time_where_nothing_is() {
+    let mut lines: Vec<String> = (0..20_000).map(|_| "a 2048".to_owned()).collect();
+    lines.extend((0..10_000).map(|i| format!("f {}", 2 * i)));
+    lines.extend((0..100_000).map(|_| "e".to_owned()));
+    lines.push(END.to_owned());
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let began = std::time::Instant::now();
+    play(log(COUNTED, &lines).as_bytes()).unwrap();
+    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
 #[test]
 fn failed_and_empty_runs_have_no_estimate() {
     let failed = log(

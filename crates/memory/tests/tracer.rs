@@ -31,8 +31,15 @@ fn traced(name: &str, module: &str, options: &[&str]) -> Option<Replay> {
     run(name, module, &[&["entry", "-o", "log"], options, &["net.py:make"]].concat())
 }
 
-/// Traces a module and replays its log.
+/// Traces a module that ends by itself and replays its log.
 fn run(name: &str, module: &str, arguments: &[&str]) -> Option<Replay> {
+    let run = started(name, module, arguments)?;
+    assert_eq!(run.end.status, Status::Complete);
+    Some(run)
+}
+
+/// Traces a module and replays its log.
+fn started(name: &str, module: &str, arguments: &[&str]) -> Option<Replay> {
     let python = python()?;
     let folder = Folder(std::env::temp_dir().join(format!("carma-tracer-{name}-{}", std::process::id())));
     std::fs::create_dir_all(&folder.0).unwrap();
@@ -44,9 +51,7 @@ fn run(name: &str, module: &str, arguments: &[&str]) -> Option<Replay> {
         Command::new(python).current_dir(&folder.0).arg("carma_trace.py").args(arguments).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     let log = std::fs::read(folder.0.join("log")).unwrap();
-    let run = replay(&mut read(&log[..]).unwrap(), &Platform::lookup("H200", (2, 11)).unwrap()).unwrap();
-    assert_eq!(run.end.status, Status::Complete);
-    Some(run)
+    Some(replay(&mut read(&log[..]).unwrap(), &Platform::lookup("H200", (2, 11)).unwrap()).unwrap())
 }
 
 /// Tensors of 64 MiB: one weight, and what is made of it.
@@ -213,4 +218,50 @@ fn an_optimizer_for_each_parameter() {
              m(torch.zeros(8, 64, device='cuda')).sum().backward()\n";
     let Some(replay) = run("each", script, &["run", "-o", "log", "--", "net.py"]) else { return };
     assert_eq!((replay.end.steps, replay.end.backwards), (3, 3));
+}
+
+/// 4 MiB more with each step, within one segment.
+#[test]
+fn a_run_goes_on_while_tensors_take_more() {
+    let script = |kept: &str| {
+        format!(
+            "import torch\n\
+             m = torch.nn.Linear(1024, 1024).cuda()\n\
+             o = torch.optim.SGD(m.parameters(), lr=0.1)\n\
+             kept = []\n\
+             for _ in range(50):\n    \
+                 kept.append({kept})\n    \
+                 m(torch.zeros(8, 1024, device='cuda')).sum().backward()\n    \
+                 o.step()\n    \
+                 o.zero_grad()\n"
+        )
+    };
+    let words = ["run", "-o", "log", "--", "net.py"];
+    let Some(rising) = run("rising", &script("torch.zeros(1 << 20, device='cuda')"), &words) else { return };
+    assert_eq!((rising.end.steps, rising.rise), (12, Some(4 * MIB)));
+    let Some(steady) = run("steady", &script("torch.zeros(1, device='cuda')"), &words) else { return };
+    assert_eq!((steady.end.steps, steady.rise), (3, None));
+}
+
+#[test]
+fn a_run_ends_where_tensors_are_more_than_the_gpu_has() {
+    let script = "import torch\n\
+         kept = []\n\
+         while True:\n    \
+             kept.append(torch.zeros(1 << 28, device='cuda'))\n";
+    let words = ["run", "-o", "log", "--total-mib", "8192", "--", "net.py"];
+    let Some(run) = started("endless", script, &words) else { return };
+    assert_eq!(run.end.status, Status::Partial);
+    let why = run.end.reason.unwrap();
+    assert!(why.contains("stopped at net.py:4, where tensors alone took more than the GPU has"), "{why}");
+    assert_eq!(run.peak.max_allocated / MIB, 9216);
+}
+
+#[test]
+fn a_program_that_asks_for_free_memory_is_noted() {
+    let script = "import torch\n\
+         free, total = torch.cuda.mem_get_info()\n\
+         x = torch.zeros(free // 16, device='cuda')\n";
+    let Some(run) = run("free", script, &["run", "-o", "log", "--", "net.py"]) else { return };
+    assert!(run.end.asks_free && run.end.doubts[0].contains("net.py:2"), "{:?}", run.end);
 }

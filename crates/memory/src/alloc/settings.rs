@@ -37,6 +37,13 @@ const IRRELEVANT: &[&str] = &[
 ];
 
 impl Settings {
+    /// Whether PyTorch finds no block again that it has: those of `max_split_size` and more are not split, and an expandable
+    /// segment is one block.
+    #[must_use]
+    pub fn grows_without_end(&self) -> bool {
+        self.expandable_segments && self.max_split_size.is_some()
+    }
+
     /// Reads the value of the environment variable.
     ///
     /// # Errors
@@ -67,7 +74,7 @@ impl Settings {
                 }
                 "per_process_memory_fraction" => {
                     settings.memory_fraction =
-                        Some(share(&value).ok_or_else(|| bad("expected a number between 0 and 1"))?)
+                        Some(share(&value).ok_or_else(|| bad("expected a number above 0, and at most 1"))?)
                 }
                 "roundup_power2_divisions" => {
                     settings.roundup_power2_divisions = divisions(&value)
@@ -170,6 +177,9 @@ mod tests {
             "max_split_size_mb:x",
             "expandable_segments:maybe",
             "garbage_collection_threshold:1.5",
+            "per_process_memory_fraction:0",
+            "per_process_memory_fraction:1.01",
+            "per_process_memory_fraction:NaN",
             "roundup_power2_divisions:3",
         ] {
             assert!(Settings::parse(text).is_err(), "{text}");

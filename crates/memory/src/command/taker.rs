@@ -74,6 +74,7 @@ impl Taker {
             source: format!("share/{}", self.program.to_ascii_lowercase()),
             family: "unknown".to_owned(),
             parts: None,
+            elastic: false,
             reasons: vec![
                 self.why.clone(),
                 format!(

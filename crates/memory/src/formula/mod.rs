@@ -70,6 +70,7 @@ fn answer(source: &str, family: &str, use_mib: MiB, upper_mib: MiB, reasons: Vec
         source: source.to_owned(),
         family: family.to_owned(),
         parts: None,
+        elastic: false,
         reasons,
     }
 }

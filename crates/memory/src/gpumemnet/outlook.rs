@@ -110,6 +110,7 @@ impl Outlook {
             source,
             family,
             parts: Some(Parts { context_mib: context, reserved_mib: use_mib - context, ..Parts::default() }),
+            elastic: false,
             reasons,
         }
     }

@@ -26,6 +26,7 @@ fn estimate(tier: Tier, context: u64, net: u64, upper_net: u64) -> Estimate {
             reserved_mib: MiB(net),
             workspace_mib: MiB(0),
         }),
+        elastic: false,
         reasons: vec![],
     }
 }

@@ -164,6 +164,7 @@ mod tests {
             source: "allocator/trace".into(),
             family: "bert".into(),
             parts: Some(Parts { context_mib: MiB(500), ..Parts::default() }),
+            elastic: false,
             reasons: vec!["bound: 3 %: a trace".into()],
         }
     }

@@ -50,6 +50,9 @@ pub struct Told {
     /// Samples a step of a function's model.
     #[serde(default)]
     pub batch_size: Option<u64>,
+    /// GPUs that the program sees; a log has what it puts on any of them.
+    #[serde(default)]
+    pub gpus: Option<u32>,
 }
 
 /// How a traced run ended.
@@ -107,6 +110,9 @@ pub struct End {
     /// Whether other processes of the program may work on a GPU; a trace has the first alone.
     #[serde(default)]
     pub untraced: bool,
+    /// Whether it asked how much memory is free, by which it may decide how much it takes.
+    #[serde(default)]
+    pub asks_free: bool,
     /// Other programs that it started.
     #[serde(default)]
     pub started: Vec<String>,

@@ -47,6 +47,14 @@ pub const TRACER: [(&str, &str); 8] = [
     ("carma_trace_cuda.py", include_str!("python/carma_trace_cuda.py")),
 ];
 
+/// Cuts an estimate at the whole GPU, which no program can exceed: one that tries how much it can take does so until it fails.
+pub(crate) fn within_gpu(estimate: &mut Estimate, platform: &Platform) {
+    estimate.cut(
+        platform.gpu.total_mib,
+        "on this GPU it runs out of memory, unless it goes on with less where that happens",
+    );
+}
+
 /// Estimates from a recorded log, plain or compressed.
 ///
 /// # Errors
@@ -68,5 +76,7 @@ pub fn estimate_for(
     let mut reader = read(log)?;
     let replay = replay(&mut reader, platform)?;
     let estimate = replay.estimate(task, platform)?;
-    asked.of(estimate, &replay.header, replay.end.trained())
+    let mut estimate = asked.of(estimate, &replay.header, replay.end.trained())?;
+    within_gpu(&mut estimate, platform);
+    Ok(estimate)
 }

@@ -4,15 +4,47 @@ use super::{End, Header, Reader, Status};
 use crate::alloc::{Caching, Event, Peak};
 use crate::allocator::{self, Footprint};
 use crate::{Error, Estimate, MIB, ModelTask, Platform, Tier, Uses};
+use std::collections::VecDeque;
 use std::io::BufRead;
 
 /// Widening where the program does otherwise than the trace shows.
 const OTHERWISE: f64 = 0.40;
+/// Why a program has no bound that asks for what is free.
+const ASKS_FREE: &str = "the program asks how much memory is free (torch.cuda.mem_get_info) and may take as much, so its peak has no bound";
 /// Why a compiled program takes more or less than a trace says.
 pub const COMPILED: &str =
     "the program is compiled (torch.compile): fused kernels keep less, CUDA graphs and autotuning more";
 /// From here on cuDNN's workspaces are as on the H200 where they were measured: kernels for tensor cores that copy fp32 too.
 const TENSOR_CORES_COPY: (u8, u8) = (8, 0);
+
+/// Steps at whose ends memory was higher than at the end before, and then it is still rising.
+const RISES: usize = 3;
+/// By at least so much: a list of losses takes 512 bytes a step.
+const NOISE: u64 = 64 << 10;
+
+/// Bytes at the ends of the last steps.
+#[derive(Debug, Default)]
+struct Ends(VecDeque<[u64; 2]>);
+
+impl Ends {
+    fn note(&mut self, peak: Peak) {
+        if self.0.len() > RISES {
+            self.0.pop_front();
+        }
+        self.0.push_back([peak.allocated, peak.reserved]);
+    }
+
+    /// By how much memory rose with each of the last steps, bytes: of what tensors take or of what is reserved, the more.
+    fn rise(&self) -> Option<u64> {
+        let rises = |of: usize| {
+            let ends = || self.0.iter().map(move |end| end[of]);
+            let all = ends().zip(ends().skip(1)).all(|(before, after)| after >= before + NOISE);
+            let (first, last) = (self.0.front()?[of], self.0.back()?[of]);
+            (all && self.0.len() > RISES).then(|| (last - first) / RISES as u64)
+        };
+        rises(0).max(rises(1))
+    }
+}
 
 /// What a log amounts to on a platform.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +67,8 @@ pub struct Replay {
     pub peak_at: String,
     /// Events after which tensors never took more.
     pub risen_until: u64,
+    /// By how much memory still rose with each step, bytes, where it did.
+    pub rise: Option<u64>,
 }
 
 /// Replays all events of a log.
@@ -43,6 +77,11 @@ pub struct Replay {
 /// A line that is no event, or an absurd size; with the line's number.
 pub fn replay<R: BufRead>(reader: &mut Reader<R>, platform: &Platform) -> Result<Replay, Error> {
     let mut allocator = Caching::new(platform.alloc.clone(), platform.gpu.compute_capability);
+    // Of several GPUs it is not known what is on which.
+    if reader.header().options.gpus.is_none_or(|gpus| gpus < 2) {
+        allocator = allocator.with_limit(platform.room().0.saturating_mul(MIB));
+    }
+    let mut ends = Ends::default();
     let (mut now, mut peak_at) = (String::from("start"), String::from("start"));
     let (mut highest, mut events, mut risen_until) = (0, 0, 0);
     let (mut steps, mut backwards) = (0, 0);
@@ -64,7 +103,10 @@ pub fn replay<R: BufRead>(reader: &mut Reader<R>, platform: &Platform) -> Result
         }
         if let Event::Mark { name } = event {
             // A step is over when something else begins.
-            steps += u64::from(now == "step");
+            if now == "step" {
+                steps += 1;
+                ends.note(allocator.peak());
+            }
             backwards += u64::from(name == "backward");
             now = name;
             continue;
@@ -95,7 +137,14 @@ pub fn replay<R: BufRead>(reader: &mut Reader<R>, platform: &Platform) -> Result
         events,
         peak_at,
         risen_until,
+        rise: ends.rise(),
     })
+}
+
+fn still_rising(bytes: u64) -> String {
+    let mib = bytes as f64 / MIB as f64;
+    let digits = if mib < 10.0 { 1 } else { 0 };
+    format!("memory was still rising at the end, by {mib:.digits$} MiB a step")
 }
 
 impl Replay {
@@ -118,6 +167,9 @@ impl Replay {
         if end.status == Status::Partial {
             let why = end.reason.as_deref().unwrap_or("no reason given");
             doubts.push(format!("the trace is incomplete, memory may rise further: {why}"));
+        }
+        if let Some(rise) = self.rise {
+            doubts.push(still_rising(rise));
         }
         doubts.extend(end.doubts.iter().cloned());
         Footprint {
@@ -157,6 +209,12 @@ impl Replay {
                 1.0,
                 "other processes of the program may work on a GPU, and the trace is of its first one: a lower bound",
             );
+        }
+        if let Some(rise) = self.rise {
+            estimate.unbound(&format!("{}, so its peak has no bound", still_rising(rise)));
+        }
+        if self.end.asks_free {
+            estimate.unbound(ASKS_FREE);
         }
         if self.end.compiled {
             estimate.widen(OTHERWISE, COMPILED);

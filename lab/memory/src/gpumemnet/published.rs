@@ -139,6 +139,7 @@ impl Published {
             source: format!("gpumemnet/published/{ensemble}"),
             family: self.family.to_string(),
             parts: None,
+            elastic: false,
             reasons,
         }
     }

@@ -63,6 +63,7 @@ from carma_trace_saves import KEPT, fake_saving
 BATCHES = 3  # of a data loader, and least iterations
 STEADY = 3  # iterations at whose ends as much is reserved, and then it is enough
 MOST_ITERATIONS = 12  # enough in any case
+NOISE = 64 << 10  # bytes by which tensors may take more with each iteration: a list of losses grows
 MOST_BATCHES = 512  # of a data loader whose program steps rarely (accumulated gradients)
 
 
@@ -75,11 +76,16 @@ class Run:
         # rarely, as a generator's beside its critic's.
         self.iterations = 0
         self.by_optimizer = weakref.WeakKeyDictionary()  # steps of each
-        self.reserved = []  # at the end of each iteration
+        self.reserved, self.live = [], []  # at the end of each iteration
+
+    def rising(self):
+        """Whether tensors take more with each iteration, be it within what is reserved."""
+        last = self.live[-STEADY:]
+        return all(after >= before + NOISE for before, after in zip(last, last[1:]))
 
     def seen_enough(self):
         last = self.reserved[-STEADY:]
-        steady = len(last) == STEADY and len(set(last)) == 1
+        steady = len(last) == STEADY and len(set(last)) == 1 and not self.rising()
         return self.iterations >= BATCHES and (steady or self.iterations >= MOST_ITERATIONS)
 
     def stepped(self, optimizer, *_):
@@ -92,6 +98,7 @@ class Run:
         self.iterations = max(self.iterations, min(counts), max(counts) // 5)
         if self.iterations > len(self.reserved):
             self.reserved.append(LOG.most_reserved)
+            self.live.append(LOG.live)
         # A program without a loader has no next epoch at which to stop.
         if not self.loaders and self.seen_enough():
             self.enough()
@@ -112,7 +119,9 @@ RUN = Run()
 def cut(original):
     """An epoch's batches until memory is steady, or three where nothing is trained; and the partial one at its end."""
     def batches(loader):
-        if RUN.iterations >= BATCHES and getattr(loader, "_carma_done", False):
+        if RUN.iterations >= BATCHES and getattr(loader, "_carma_done", False) and (
+            RUN.seen_enough() or not RUN.rising()
+        ):
             RUN.enough()
         RUN.loaders += 1
         backwards, count = RUN.backwards, 0

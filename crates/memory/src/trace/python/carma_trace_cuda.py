@@ -164,9 +164,21 @@ def note_sharding():
         LOG.end["sharded"] = True
 
 
+def free_memory(total):
+    """`mem_get_info`: programs decide by it how much they take."""
+    def info(*_):
+        # transformers makes room by it in advance, and takes no more than the model does.
+        if sys._getframe(1).f_code.co_name != "caching_allocator_warmup":
+            LOG.end["asks_free"] = True
+            LOG.doubt("how much memory is free was answered with all that its own tensors leave")
+        return max(total - LOG.live, 0), total
+    return info
+
+
 def fake_cuda(options):
     cuda = torch.cuda
     total = options.total_mib << 20
+    LOG.room = total * options.gpus
     capability = tuple(int(n) for n in options.capability.split("."))
     properties = types.SimpleNamespace(
         name=options.gpu, major=capability[0], minor=capability[1], total_memory=total,
@@ -192,7 +204,7 @@ def fake_cuda(options):
         memory_allocated=lambda *_: LOG.live, max_memory_allocated=lambda *_: LOG.peak,
         memory_reserved=lambda *_: LOG.segments.reserved, max_memory_reserved=lambda *_: LOG.most_reserved,
         memory_cached=lambda *_: LOG.segments.reserved, max_memory_cached=lambda *_: LOG.most_reserved,
-        mem_get_info=lambda *_: (max(total - LOG.live, 0), total), memory_stats=stats,
+        mem_get_info=free_memory(total), memory_stats=stats,
         memory_summary=answer(""), memory_snapshot=answer([]), reset_peak_memory_stats=answer(),
         reset_max_memory_allocated=answer(), reset_max_memory_cached=answer(),
         reset_accumulated_memory_stats=answer(), set_per_process_memory_fraction=answer(),
@@ -218,6 +230,7 @@ def fake_cuda(options):
             empty_cache=LOG.emptied, memory_allocated=lambda *_: LOG.live,
             max_memory_allocated=lambda *_: LOG.peak, memory_reserved=lambda *_: LOG.segments.reserved,
             max_memory_reserved=lambda *_: LOG.most_reserved, memory_stats=stats, reset_peak_memory_stats=answer(),
+            get_memory_info=free_memory(total),
         ).items():
             patch(accelerator, name, lambda _, f=f: f)
     if torch.version.cuda is None:

@@ -56,6 +56,7 @@ class Log:
         self.forked, self.elsewhere = False, mmap.mmap(-1, 1)
         self.threads = set()
         self.segments, self.most_reserved = Segments(), 0
+        self.room = None  # bytes of all GPUs
 
     def is_forked(self):
         self.forked = True
@@ -103,6 +104,8 @@ class Log:
         self.write("a %d" % size)
         block = self.segments.take(size)
         self.most_reserved = max(self.most_reserved, self.segments.reserved)
+        if self.room and self.live > self.room:
+            self.asked_to_stop("stopped at %s, where tensors alone took more than the GPU has," % (place() or "a library"))
         return self.next, block
 
     def free(self, number, size):
