@@ -14,6 +14,7 @@ pub use taker::{Taken, Taker};
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Longest text of a script that is searched, bytes.
 const MOST_TEXT: usize = 4 << 20;
@@ -23,7 +24,8 @@ const MOST_TEXT: usize = 4 << 20;
 pub struct Command {
     /// Its words; those of a line for the shell, and without assignments before the program.
     words: Vec<String>,
-    env: BTreeMap<String, String>,
+    /// Shared by those of a line, of which there may be very many.
+    env: Arc<BTreeMap<String, String>>,
     folder: Option<PathBuf>,
     packages: Option<Packages>,
     /// Lines of the script, without indentation and comments.
@@ -51,7 +53,7 @@ impl Command {
 
     /// Its environment, with what it sets before its program.
     #[must_use]
-    pub const fn env(&self) -> &BTreeMap<String, String> {
+    pub fn env(&self) -> &BTreeMap<String, String> {
         &self.env
     }
 

@@ -3,13 +3,15 @@
 use super::{Command, is_module, is_script, launcher, stem};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 type Env = BTreeMap<String, String>;
 
-/// What surrounds a program: what those before it in the command leave it.
+/// What surrounds a program: what those before it in the command leave it. Each command of a line begins with a copy, so that all
+/// that may be large is shared until one changes it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Around {
-    env: Env,
+    env: Arc<Env>,
     /// Directories that are changed to, one below the other.
     folder: PathBuf,
     /// It changes to one that only its shell can tell.
@@ -22,9 +24,9 @@ pub(super) struct Around {
 #[derive(Debug, Clone, Default)]
 pub struct Shell {
     /// Values of its variables; `None`: it is given several, or one that only the shell can tell.
-    variables: BTreeMap<String, Option<String>>,
+    variables: Arc<BTreeMap<String, Option<String>>>,
     /// What its script is given.
-    given: Vec<String>,
+    given: Arc<Vec<String>>,
     /// That has changed since.
     is_shifted: bool,
     /// Folder of its script.
@@ -37,7 +39,7 @@ impl Shell {
     /// One that starts here, with a script of this folder that is given these words.
     #[must_use]
     pub fn new(start: PathBuf, script: Option<PathBuf>, given: Vec<String>) -> Self {
-        Self { start, script, given, ..Self::default() }
+        Self { start, script, given: Arc::new(given), ..Self::default() }
     }
 }
 
@@ -54,7 +56,7 @@ impl Each {
     /// Each command of a command: of a line for a shell all that it starts, where each starts it.
     #[must_use]
     pub fn of(command: &[String], env: &Env, shell: Shell) -> Vec<Self> {
-        let mut around = Around { env: env.clone(), shell, ..Around::default() };
+        let mut around = Around { env: Arc::new(env.clone()), shell, ..Around::default() };
         let mut all = Vec::new();
         each(command, &mut around, 0, &mut all);
         all
@@ -72,7 +74,7 @@ impl Each {
                 text = text.replace(&around, folder);
             }
         }
-        let mut around = Around { env: env.clone(), shell, ..Around::default() };
+        let mut around = Around { env: Arc::new(env.clone()), shell, ..Around::default() };
         let mut all = Vec::new();
         each_of_line(&text.replace("$(pwd)", "$PWD"), &mut around, 0, &mut all);
         all
@@ -101,7 +103,7 @@ fn each(command: &[String], around: &mut Around, depth: usize, all: &mut Vec<Eac
     let words = unwrapped(command, &mut own);
     if let Some(at) = line_of(words) {
         // Its shell is another: what it changes stays there.
-        own.shell.given = words.get(at + 2..).unwrap_or_default().to_vec();
+        own.shell.given = Arc::new(words.get(at + 2..).unwrap_or_default().to_vec());
         own.shell.script = None;
         return each_of_line(&words[at].replace("$(pwd)", "$PWD"), &mut own, depth, all);
     }
@@ -117,17 +119,22 @@ fn each_of_line(line: &str, around: &mut Around, depth: usize, all: &mut Vec<Eac
                 let part: Vec<String> = part.iter().flat_map(|word| around.expanded(word)).collect();
                 let mut own = around.clone();
                 match unwrapped(&part, &mut own) {
-                    [] => part.iter().for_each(|word| around.assign(word)),
+                    [] => {
+                        drop(own);
+                        part.iter().for_each(|word| around.assign(word));
+                    }
                     [export, variables @ ..]
                         if matches!(export.as_str(), "export" | "declare" | "readonly" | "local") =>
                     {
-                        around.env.extend(variables.iter().filter_map(|word| assignment(word)));
+                        drop(own);
+                        around.export(variables);
                         variables.iter().for_each(|word| around.assign(word));
                     }
                     [cd, folder @ ..] if matches!(cd.as_str(), "cd" | "pushd") => around.change(folder),
                     [popd, ..] if popd == "popd" => around.lost = true,
                     [repeat, name, ..] if matches!(repeat.as_str(), "for" | "select" | "read") => {
-                        drop(around.shell.variables.insert(name.clone(), None));
+                        drop(own);
+                        drop(Arc::make_mut(&mut around.shell.variables).insert(name.clone(), None));
                     }
                     words => {
                         // What it sets is not known, nor where it goes.
@@ -135,6 +142,7 @@ fn each_of_line(line: &str, around: &mut Around, depth: usize, all: &mut Vec<Eac
                         if matches!(words[0].as_str(), "." | "source" | "eval" | "shift" | "getopts")
                             && !is_activated
                         {
+                            drop(own);
                             around.forget();
                         }
                         if depth < DEEPEST {
@@ -153,7 +161,7 @@ impl Around {
     /// A word as its shell takes it, as far as that is known: what is not keeps its sign.
     fn expanded(&self, word: &str) -> Vec<String> {
         if matches!(word, "$@" | "$*" | "${@}") && !self.shell.is_shifted {
-            return self.shell.given.clone();
+            return self.shell.given.to_vec();
         }
         let (mut text, mut rest) = (String::new(), word);
         while let Some((before, after)) = rest.split_once('$') {
@@ -199,13 +207,17 @@ impl Around {
         self.shell.variables.get(name).cloned().unwrap_or_else(|| self.env.get(name).cloned())
     }
 
+    /// Gives what follows variables in its environment.
+    fn export(&mut self, variables: &[String]) {
+        Arc::make_mut(&mut self.env).extend(variables.iter().filter_map(|word| assignment(word)));
+    }
+
     /// Takes a variable. Where it has another value already, either may be the one that counts.
     fn assign(&mut self, word: &str) {
         let Some((name, value)) = assignment(word) else { return };
         let known = self.shell.variables.get(&name);
         let is_other = known.is_some_and(|known| known.as_ref() != Some(&value));
-        self.shell
-            .variables
+        Arc::make_mut(&mut self.shell.variables)
             .insert(name, Some(value).filter(|value| !is_other && !value.contains(['$', '`'])));
     }
 
@@ -219,7 +231,7 @@ impl Around {
             .filter(|name| *name != "HOME")
             .cloned()
             .collect();
-        self.shell.variables.extend(names.into_iter().map(|name| (name, None)));
+        Arc::make_mut(&mut self.shell.variables).extend(names.into_iter().map(|name| (name, None)));
     }
 
     /// Goes where `cd` with these words does.
@@ -305,7 +317,7 @@ impl Start {
     /// Of a command. `None`: a line for a shell that does more than that, or what only a shell can read.
     #[must_use]
     pub fn of(command: &[String], env: &BTreeMap<String, String>) -> Option<Self> {
-        let mut around = Around { env: env.clone(), ..Around::default() };
+        let mut around = Around { env: Arc::new(env.clone()), ..Around::default() };
         let words = unwrapped(command, &mut around);
         let words = match line_of(words) {
             Some(at) => one(&words[at], &mut around)?,
@@ -318,13 +330,13 @@ impl Start {
             if inner == 0 {
                 break;
             }
-            around.env.extend(launcher::variables(&here.words[..inner]));
+            Arc::make_mut(&mut around.env).extend(launcher::variables(&here.words[..inner]));
             let words = unwrapped(&here.words[inner..], &mut around).to_vec();
             here.words.truncate(inner);
             launcher = std::mem::replace(&mut here.words, words);
         }
         let Around { env, folder, packages, .. } = around;
-        Some(Self { launcher, words: here.words, env, folder, packages })
+        Some(Self { launcher, words: here.words, env: Arc::unwrap_or_clone(env), folder, packages })
     }
 }
 
@@ -345,7 +357,7 @@ fn one(line: &str, around: &mut Around) -> Option<Vec<String>> {
         }
         match unwrapped(&part, around) {
             [export, variables @ ..] if export == "export" => {
-                around.env.extend(variables.iter().filter_map(|word| assignment(word)));
+                around.export(variables);
             }
             [set, options @ ..] if set == "set" && options.iter().all(|word| word.starts_with('-')) => {}
             [cd, folder] if cd == "cd" && !folder.starts_with('-') => around.folder.push(folder),
@@ -475,7 +487,7 @@ const WRAPPERS: &[Wrapper] = &[
 /// The program that a command starts. Of a line for a shell: the first launcher of several processes, else the first Python or server
 /// of language models, else the whole line.
 pub(super) fn started(command: &[String], env: &Env) -> Command {
-    let mut around = Around { env: env.clone(), ..Around::default() };
+    let mut around = Around { env: Arc::new(env.clone()), ..Around::default() };
     let words = unwrapped(command, &mut around);
     let Some(at) = line_of(words) else { return program_in(words, around) };
     let parts = parts(&words[at]);
@@ -487,7 +499,8 @@ pub(super) fn started(command: &[String], env: &Env) -> Command {
                 let mut own = around.clone();
                 match unwrapped(part, &mut own) {
                     [export, variables @ ..] if export == "export" => {
-                        around.env.extend(variables.iter().filter_map(|word| assignment(word)));
+                        drop(own);
+                        around.export(variables);
                     }
                     [cd, folder @ ..] if matches!(cd.as_str(), "cd" | "pushd") => around.change(folder),
                     [popd, ..] if popd == "popd" => around.lost = true,
@@ -525,10 +538,10 @@ pub(super) fn started(command: &[String], env: &Env) -> Command {
 /// A program, with what comes before it. Behind a launcher, too, directories may be changed.
 fn program_in(words: &[String], around: Around) -> Command {
     let mut here = Command { words: flat(words), env: around.env, ..Command::default() };
-    let mut around = Around { env: Env::new(), ..around };
+    let mut around = Around { env: Arc::default(), ..around };
     let inner = here.inner();
     if inner > 0 {
-        here.env.extend(launcher::variables(&here.words[..inner]));
+        Arc::make_mut(&mut here.env).extend(launcher::variables(&here.words[..inner]));
         let _ = unwrapped(&here.words[inner..], &mut around);
     }
     here.folder = Some(around.folder).filter(|_| !around.lost);
@@ -614,7 +627,7 @@ pub(super) fn unwrapped<'a>(mut words: &'a [String], around: &mut Around) -> &'a
     while let Some((word, rest)) = words.split_first() {
         let name = stem(word);
         if let Some((key, value)) = assignment(word) {
-            around.env.insert(key, value);
+            Arc::make_mut(&mut around.env).insert(key, value);
             words = rest;
         } else if let Some((_, valued, own)) = WRAPPERS.iter().find(|(wrapper, ..)| *wrapper == name) {
             words = after_options(rest, valued, |option, value| {
@@ -671,7 +684,7 @@ fn after_options<'a>(
 
 /// What an option of `env` takes from the environment, or where it goes.
 fn environment(option: &str, value: Option<&str>, around: &mut Around) {
-    let env = &mut around.env;
+    let env = Arc::make_mut(&mut around.env);
     match (option, value) {
         ("-" | "-i" | "--ignore-environment", _) => env.clear(),
         ("-u" | "--unset", Some(name)) => drop(env.remove(name)),
@@ -717,7 +730,7 @@ mod tests {
     fn of(words: &[&str]) -> (String, Env) {
         let words: Vec<String> = words.iter().map(ToString::to_string).collect();
         let started = started(&words, &[("A".to_owned(), "0".to_owned())].into());
-        (started.words.join(" "), started.env)
+        (started.words.join(" "), started.env.as_ref().clone())
     }
 
     #[test]
@@ -870,5 +883,30 @@ mod tests {
         assert_eq!(line("export A=1 && A=3 nice python t.py"), "3");
         // Of another command of the line.
         assert_eq!(line("A=3 echo x; python t.py"), "0");
+    }
+
+    /// A line of the length that one argument may have, of very many parts: each used to copy all that was set before it.
+    #[test]
+    fn a_line_of_very_many_parts_is_read_at_once() {
+        let env: Env = (0..200).map(|i| (format!("VARIABLE_{i}"), "x".repeat(40))).collect();
+        let lines = [
+            (0..9_000).map(|i| format!("export a{i}=;")).collect::<String>(),
+            (0..16_000).map(|i| format!("a{i}=;")).collect(),
+            "a;".repeat(60_000),
+            "cd x;".repeat(26_000),
+        ];
+        let began = std::time::Instant::now();
+        for line in lines {
+            let command = ["bash".to_owned(), "-c".to_owned(), line + "python t.py"];
+            assert_eq!(started(&command, &env).words, ["python", "t.py"]);
+            assert!(
+                Each::of(&command, &env, Shell::default())
+                    .last()
+                    .unwrap()
+                    .words
+                    .ends_with(&["t.py".to_owned()])
+            );
+        }
+        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
     }
 }
