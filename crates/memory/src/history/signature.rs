@@ -96,7 +96,6 @@ const NEUTRAL: &[&str] = &[
     "checkpoint-dir",
     "checkpoint-path",
     "ckpt-dir",
-    "ep",
     "epoch",
     "epochs",
     "eval-every",
@@ -168,7 +167,6 @@ const NEUTRAL: &[&str] = &[
 /// Those of [`NEUTRAL`] that change how long a task runs. Not among them: how often it evaluates or saves, which is a small
 /// part of the time as a rule.
 const LENGTH: &[&str] = &[
-    "ep",
     "epoch",
     "epochs",
     "iterations",
@@ -401,9 +399,15 @@ fn is_configuration(word: &str) -> bool {
     )
 }
 
-/// Whether a word after an option may be its value. `--log` and `--save` are flags in some scripts, and then what is to be done
-/// follows; only what names a place of output may be a file like that.
+/// Options that are flags in some scripts: then what is to be done follows (`--save resnet18`).
+const FLAGS: &[&str] = &["log", "patience", "port", "save", "warmup"];
+
+/// Whether a word after an option may be its value. Of what may be a flag a number or a path is; only what names a place of output may be
+/// a file that configures or runs.
 fn may_be_value(name: &str, word: &str) -> bool {
+    if FLAGS.contains(&name) && !word.contains('/') && word.parse::<f64>().is_err() {
+        return false;
+    }
     let is_place =
         name == "o" || name.starts_with("out") || name.ends_with("-file") || name.ends_with("-path");
     option(word).is_none() && !is_script(word) && (is_place || !is_configuration(word))
@@ -645,6 +649,7 @@ mod tests {
             "python train.py --epochs=90 --model r50 --batch_size 32",
             "python train.py --model r50 --lr 0.1 --batch-size=32 --run-name x",
             "python train.py --model r50 --bs 32 trainer.max_epochs=4 +seed=3",
+            "python train.py --save out/a --model r50 --bs 32 --log ./b --warmup 100 --patience 3 --port 29500",
         ] {
             // All but how long it runs.
             assert_eq!(Signature { length: one.length.clone(), ..of(same) }, one, "{same}");
@@ -667,6 +672,10 @@ mod tests {
             ("python t.py --output=256", "python t.py --output=512"),
             ("python t.py -o 256", "python t.py -o 512"),
             ("python t.py out=256", "python t.py out=512"),
+            ("python t.py --save resnet18", "python t.py --save resnet152"),
+            ("python t.py --log small", "python t.py --log large"),
+            ("python t.py --warmup fit", "python t.py --warmup predict"),
+            ("python t.py --ep 2", "python t.py --ep 4"),
         ] {
             let words = |line: &str| -> Vec<String> { line.split(' ').map(str::to_owned).collect() };
             assert_ne!(of(a).program, of(b).program, "{a}");
@@ -861,7 +870,7 @@ mod tests {
             assert_ne!(doing(&words(a)), doing(&words(b)), "{a}");
         }
         let one = of("python t.py").program;
-        for same in ["--out a.json", "-o b.yaml", "--log-file c.json", "--save=d.json", "--log x"] {
+        for same in ["--out a.json", "-o b.yaml", "--log-file c.json", "--save=d.json", "--log ./x"] {
             assert_eq!(of(&format!("python t.py {same}")).program, one, "{same}");
         }
     }
