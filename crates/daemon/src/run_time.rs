@@ -200,6 +200,12 @@ mod tests {
             assert_eq!((other.program, other.user), (one.program, one.user));
             assert_ne!(other.command, one.command);
         }
+        // What runs another's words is no program.
+        for words in ["python -c pass", "make a", "docker run a"] {
+            let of = of(words);
+            assert_eq!((of.program, of.user), (of.user, one.user), "{words}");
+            assert_ne!(of.command, of.program);
+        }
         let elsewhere = class(&SubmitRequest { cwd: "/x".into(), ..request("python train.py") }, 7);
         assert_ne!(elsewhere.program, one.program);
         let others = class(&request("python train.py --model a --epochs 3 -b 32 --seed 1"), 8);

@@ -149,6 +149,13 @@ impl<'a> View<'a> {
             // What a file is blamed for is in it: options and sizes are said of what it describes.
             let mut graph = known.in_file(front_end, graph)?;
             let replay = replay(&graph, task, platform)?;
+            if replay.phase.is_empty() {
+                let nothing = Err(Error::bad(
+                    "the model",
+                    "nothing in it takes memory; is a dimension 0? give its sizes",
+                ));
+                return known.in_file(front_end, nothing);
+            }
             graph.doubts.extend(graph.targets_without_layer(task));
             Ok(Source { front_end, tier, graph, replay })
         };

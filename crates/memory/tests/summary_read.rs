@@ -210,3 +210,27 @@ fn whatever_the_bytes_reading_ends() {
         }
     });
 }
+
+#[test]
+fn sizes_that_no_layer_has_are_refused() {
+    let of = |layer: &str| {
+        parse(&format!("Net(\n  (fc): Linear(in_features=4, out_features=4, bias=True)\n  (a): {layer}\n)\n"))
+    };
+    for layer in [
+        "Linear(in_features=-1, out_features=4, bias=True)",
+        "Linear(in_features=0, out_features=4, bias=True)",
+        "Linear(in_features=4, out_features=1e308, bias=True)",
+        "Conv2d(-3, 64, kernel_size=(7, 7), stride=(2, 2))",
+        "Embedding(0, 64)",
+    ] {
+        let error = of(layer).unwrap_err().to_string();
+        assert!(error.contains("line 3") && error.contains("whole numbers from 1"), "{layer}: {error}");
+    }
+    for layer in [
+        "LazyLinear(in_features=0, out_features=4, bias=True)",
+        "Scale(0, in_features=(3, 4))",
+        "Dropout(p=0)",
+    ] {
+        assert!(of(layer).is_ok(), "{layer}");
+    }
+}

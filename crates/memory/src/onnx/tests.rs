@@ -508,3 +508,14 @@ fn hostile_bytes_never_panic() {
         let _ = graph(bytes, &ModelTask::default());
     });
 }
+
+#[test]
+fn a_model_in_which_nothing_takes_memory_is_refused() {
+    let empty = File::default().input("x", &["0", "4"]).node("Relu", &["x"], "y", &[]).output("y");
+    let known = crate::estimators::Known { onnx: Some(empty.bytes()), ..Default::default() };
+    let platform = crate::Platform::lookup("H200", (2, 11)).unwrap();
+    let task = ModelTask { mode: Mode::Infer, ..train(1) };
+    let answers = crate::estimators::run("allocator/onnx", &known, &task, &platform).unwrap();
+    let error = answers[0].result.as_ref().unwrap_err().to_string();
+    assert!(error.contains("nothing in it takes memory"), "{error}");
+}

@@ -78,6 +78,43 @@ impl Layer {
         shape.iter().skip(1).try_fold(1_u64, |n, d| n.checked_mul(u64::try_from(*d).ok()?))
     }
 
+    /// Refuses sizes that no layer has. One that is lazy has none before it has run.
+    fn check(&self) -> Result<(), Error> {
+        const SIZES: [&str; 7] = [
+            "embedding_dim",
+            "in_channels",
+            "in_features",
+            "num_embeddings",
+            "num_features",
+            "out_channels",
+            "out_features",
+        ];
+        let is_given = |key: &str| match key {
+            "0" | "1" => self.kind.starts_with("Conv") || self.kind == "Embedding",
+            key => SIZES.contains(&key),
+        };
+        let is_number = |value: &str| value.parse::<f64>().is_ok();
+        let is_size = |value: &str| value.parse::<u64>().is_ok_and(|size| size > 0);
+        let wrong =
+            self.attributes.iter().find(|(key, value)| is_given(key) && is_number(value) && !is_size(value));
+        match wrong.filter(|_| !self.kind.starts_with("Lazy")) {
+            None => Ok(()),
+            Some((key, value)) => {
+                let what = if key.len() > 1 {
+                    format!("{key} is {value}")
+                } else {
+                    format!("{}({value}, ...)", self.kind)
+                };
+                Err(Error::bad(
+                    format!("summary, line {}", self.line),
+                    format!(
+                        "{what}, which no layer has; sizes are whole numbers from 1: print the summary anew"
+                    ),
+                ))
+            }
+        }
+    }
+
     /// A number among the attributes: `in_features`.
     #[must_use]
     pub fn number(&self, key: &str) -> Option<u64> {
@@ -181,6 +218,7 @@ impl Collector {
         if self.summary.layers.is_empty() {
             return Err(Error::bad("summary", "no layers were found; is the text complete?"));
         }
+        self.summary.layers.iter().try_for_each(Layer::check)?;
         if self.skipped > MAX_SKIPPED {
             let more = self.skipped - MAX_SKIPPED;
             self.doubt(format!("{more} more lines are not understood"));

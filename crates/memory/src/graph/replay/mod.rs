@@ -97,6 +97,9 @@ impl Replay {
     /// Sentences for people: where the peak is and what it is made of.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
+        if self.phase.is_empty() {
+            return vec!["nothing in it takes memory".to_owned()];
+        }
         vec![format!(
             "the peak is in the {}: {} (of {} MiB)",
             self.phase,
