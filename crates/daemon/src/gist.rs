@@ -48,6 +48,8 @@ pub struct Gist {
     pub(crate) framework: String,
     /// Its peak has no bound that could be told beforehand.
     pub(crate) elastic: bool,
+    /// What its user says of its memory.
+    pub(crate) declared: Option<MiB>,
     /// Longest run, ms.
     pub(crate) time_limit_ms: Option<u64>,
     /// It may go on where an earlier attempt had saved its work.
@@ -59,7 +61,8 @@ impl Gist {
     #[must_use]
     pub fn of(request: &SubmitRequest, uid: u32) -> Self {
         let mut signature = signature(request, uid);
-        let class = class(&request.cwd, uid, &signature);
+        let program = own_program(&request.command);
+        let class = class(&request.cwd, uid, &signature, program.is_some());
         (signature.length, signature.script) = (String::new(), String::new());
         let estimates: Vec<Estimate> =
             request.estimates.iter().take(MOST_ESTIMATES).filter_map(from_view).collect();
@@ -69,13 +72,14 @@ impl Gist {
             signature,
             class,
             command_key: command_key(request, uid),
-            program_key: own_program(&request.command).map(|program| program_key(request, uid, &program)),
+            program_key: program.map(|program| program_key(request, uid, &program)),
             sent: estimates.iter().filter_map(number).collect(),
             estimates,
             shares,
             framework: framework(request),
             // Several GPUs gather and reduce in buffers that no front end sees.
             elastic: request.task.elastic || request.gpus > Some(1),
+            declared: request.gpu_memory_mib.map(MiB),
             time_limit_ms: request.time_limit_ms,
             saves_its_work: request.saves_its_work(),
         }
@@ -176,11 +180,13 @@ pub fn from_view(view: &EstimateView) -> Option<Estimate> {
 
 /// The classes of a job. Users do not learn from each other's commands, and of each other no more than how long jobs take
 /// here.
-fn class(cwd: &str, uid: u32, signature: &Signature) -> Class {
+fn class(cwd: &str, uid: u32, signature: &Signature, is_named: bool) -> Class {
     let program = format!("{cwd} {}", signature.script);
     let batch = signature.batch.map_or_else(String::new, |batch| batch.to_string());
     let command = format!("{:016x} {batch} {}", signature.program, signature.length);
-    Class::of(&uid.to_string(), &program, &command)
+    let class = Class::of(&uid.to_string(), &program, &command);
+    // `python -c`, `make` and the like run anything under one name. The key of the command, which is stored, stays what it was.
+    Class { program: if is_named { class.program } else { class.user }, ..class }
 }
 
 /// FNV-1a over user, command and directory: stable across versions of carma and of the compiler, since it

@@ -15,7 +15,7 @@ use carma_core::units::MiB;
 use carma_memory::auto::{self, Question, Settings};
 use carma_memory::history::{self, History, HistoryRow, Observed, Outcome, Place, Run};
 use carma_memory::{Estimate, Tier};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 /// Jobs of one program that are told news of an end.
@@ -141,21 +141,25 @@ impl Memory {
     /// known but what the user says, if that.
     #[must_use]
     pub fn expect<'a>(&self, gist: &Gist, gpus: impl Iterator<Item = &'a GpuInfo>) -> Option<Expected> {
-        let places: BTreeSet<Place> = gpus.map(|gpu| self.place(gist, gpu)).collect();
+        let mut places: BTreeMap<Place, MiB> = BTreeMap::new();
+        for gpu in gpus {
+            let memory = places.entry(self.place(gist, gpu)).or_default();
+            *memory = gpu.memory.max(*memory);
+        }
         let mut measured = None;
-        let answers = places.iter().filter_map(|place| {
+        let answers = places.iter().filter_map(|(place, memory)| {
             let question = Question {
                 signature: &gist.signature,
                 place,
                 estimates: &gist.estimates,
-                declared_mib: None,
+                declared_mib: gist.declared,
+                gpu_mib: *memory,
                 elastic: gist.elastic,
             };
             let answer = auto::answer(&self.history, &question, &self.settings)?;
-            if answer.estimate.tier == Tier::Exact {
-                measured = measured.max(Some(answer.estimate.use_mib));
-            }
-            Some(answer)
+            measured = measured.max(answer.peak);
+            // The user's own number reaches the core by itself.
+            Some(answer).filter(|answer| answer.estimate.tier != Tier::Declared)
         });
         let answer = answers.max_by_key(|a| a.estimate.upper_mib)?;
         let basis = basis(answer.estimate.tier)?;
@@ -192,11 +196,13 @@ impl Memory {
             // Which of the types its peak was on is not recorded.
             return;
         }
+        let observed = observed(attempt);
         self.history.learn(&Run {
             signature: &gist.signature,
             place: &place,
-            outcome: observed(attempt).outcome(),
+            outcome: observed.outcome(),
             limit: attempt.placement.cap,
+            completed: observed.completed,
             growing: attempt.seen.is_some_and(|seen| seen.growing),
             estimates: &gist.estimates,
         });

@@ -32,6 +32,8 @@ pub struct Question<'a> {
     pub estimates: &'a [Estimate],
     /// What the user says.
     pub declared_mib: Option<MiB>,
+    /// Memory of such a GPU.
+    pub gpu_mib: MiB,
     /// The peak has no bound that could be told beforehand, see [`is_elastic`].
     pub elastic: bool,
 }
@@ -44,6 +46,8 @@ pub struct Answer {
     /// `use` is what is likely and not what is possible: only a hard limit bounds it. Not so once runs
     /// of the same program have shown it.
     pub elastic: bool,
+    /// The largest peak of runs of the very command there.
+    pub peak: Option<MiB>,
 }
 
 /// Whether a task may take any amount above what it needs: `cudnn.benchmark` tries algorithms with
@@ -57,27 +61,61 @@ pub fn is_elastic(task: &ModelTask) -> bool {
 const BEYOND_CUT_OFF: f64 = 0.10;
 const BEYOND_CUT_OFF_LEAST: MiB = MiB(256);
 
+/// Below this share of a GPU a lower bound alone says nothing: a job of which nothing is known is never given less.
+const TELLING: f64 = 1.0 / 8.0;
+
 /// The best that is known. `None`: nothing is, so the job should have a GPU alone.
 #[must_use]
 pub fn answer(history: &History, question: &Question<'_>, settings: &Settings) -> Option<Answer> {
     let ask = Ask { signature: question.signature, place: question.place, estimates: question.estimates };
     let best = question.estimates.iter().min_by_key(|e| e.tier);
     let context = history.context_for(question.place, question.signature.user, question.estimates);
-    let at_least = history.at_least(&ask);
+    let mut at_least = history.at_least(&ask);
     // What takes a share of each GPU takes another amount on another type, which no scaling knows.
     let shares = best.is_some_and(|e| e.tier == Tier::Share);
     let told = history.tell(&ask, &settings.margins).filter(|told| !shares || told.tier == Tier::Exact);
+    let peak = told.as_ref().and_then(|told| told.peak);
+    let enough = told.as_ref().and_then(|told| told.enough);
     let unbound = question.elastic || best.is_some_and(|estimate| estimate.elastic);
-    let elastic = unbound && told.is_none();
+    let mut elastic = unbound && told.is_none();
     let estimate = match (told, best, question.declared_mib) {
         (Some(told), ..) => from_runs(&told, best, context),
         // A share is of whichever GPU the job gets: bytes that were measured on one say nothing of it on another.
         (None, Some(estimate), _) if shares => estimate.clone(),
         (None, Some(estimate), _) => corrected(history, &ask, estimate, context, settings.coverage),
-        (None, None, Some(mib)) => declared(mib),
-        (None, None, None) => return None,
+        (None, None, said) => {
+            // What the user says of an edited program is not overruled by what it took before.
+            at_least = history.own_at_least(&ask);
+            match (said, at_least) {
+                (Some(mib), Some(had)) if had > mib => Estimate { tier: Tier::Scaled, ..declared(mib) },
+                (Some(mib), _) => declared(mib),
+                (None, Some(had)) if had > times(question.gpu_mib, TELLING) => {
+                    elastic = true;
+                    cut_off(had, question.gpu_mib)
+                }
+                (None, _) => return None,
+            }
+        }
     };
-    Some(Answer { estimate: above(estimate, at_least), elastic })
+    Some(Answer { estimate: above(estimate, at_least, enough), elastic, peak })
+}
+
+/// Only runs that were cut off are known: how much more it takes nobody can say.
+fn cut_off(had: MiB, gpu: MiB) -> Estimate {
+    Estimate {
+        need_mib: had,
+        use_mib: had,
+        upper_mib: gpu.max(had),
+        tier: Tier::Scaled,
+        source: "history".to_owned(),
+        family: "unknown".to_owned(),
+        parts: None,
+        elastic: true,
+        reasons: vec![format!(
+            "a run of it that had {} MiB was cut off and none reached its peak, so it may take the whole GPU",
+            had.0
+        )],
+    }
 }
 
 /// What runs of the same program say.
@@ -158,10 +196,11 @@ fn declared(mib: MiB) -> Estimate {
     }
 }
 
-/// Never below what runs that were cut off had.
-fn above(mut estimate: Estimate, at_least: Option<MiB>) -> Estimate {
+/// Never below what runs that were cut off had. `enough`: with which one reached its end.
+fn above(mut estimate: Estimate, at_least: Option<MiB>, enough: Option<MiB>) -> Estimate {
     let Some(had) = at_least else { return estimate };
     let beyond = had + BEYOND_CUT_OFF_LEAST.max(times(had, BEYOND_CUT_OFF));
+    let beyond = enough.filter(|enough| *enough > had).map_or(beyond, |enough| beyond.min(enough));
     if estimate.upper_mib < beyond {
         estimate
             .reasons
@@ -213,6 +252,7 @@ mod tests {
             place: &place(),
             estimates,
             declared_mib: declared.map(MiB),
+            gpu_mib: MiB(141_000),
             elastic: false,
         };
         answer(history, &question, &Settings::default()).map(|a| a.estimate)
@@ -225,6 +265,7 @@ mod tests {
             place: &place,
             outcome,
             limit: None,
+            completed: false,
             growing: false,
             estimates,
         });
@@ -253,8 +294,17 @@ mod tests {
     fn a_cut_off_run_is_a_lower_bound() {
         let mut history = History::default();
         learn(&mut history, "t.py --bs 8", Outcome::AtLeast(MiB(20_000)), &[summary(4000)]);
-        // Nothing is measured, so there is no value; the front end is lifted.
-        assert_eq!(ask(&history, "t.py --bs 8", &[], None), None);
+        // Nothing is measured: it gets what it had and may have all; the front end is lifted.
+        let alone = ask(&history, "t.py --bs 8", &[], None).unwrap();
+        assert_eq!((alone.tier, alone.need_mib, alone.use_mib), (Tier::Scaled, MiB(20_012), MiB(20_012)));
+        assert!(alone.elastic && alone.upper_mib == MiB(141_000), "{alone:?}");
+        // What the user says counts where it is more.
+        let of = |mib| ask(&history, "t.py --bs 8", &[], Some(mib)).unwrap();
+        assert_eq!((of(30_000).tier, of(30_000).upper_mib), (Tier::Declared, MiB(30_000)));
+        assert_eq!((of(9_000).tier, of(9_000).upper_mib), (Tier::Scaled, MiB(22_014)));
+        // Less than what a job of which nothing is known has in any case says nothing.
+        learn(&mut history, "early.py", Outcome::AtLeast(MiB(500)), &[]);
+        assert_eq!(ask(&history, "early.py", &[], None), None);
         let lifted = ask(&history, "t.py --bs 8", &[summary(4000)], None).unwrap();
         assert_eq!((lifted.tier, lifted.upper_mib), (Tier::Summary, MiB(22_000)));
         // A larger batch takes no less; a smaller one may.
@@ -294,6 +344,7 @@ mod tests {
                 // A configuration says less than it takes.
                 estimates: &[summary(4000), share.clone()],
                 declared_mib: None,
+                gpu_mib: MiB(141_000),
                 elastic: false,
             };
             answer(&history, &question, &Settings::default()).unwrap().estimate
@@ -323,6 +374,7 @@ mod tests {
             place: &place,
             estimates: &estimates,
             declared_mib: None,
+            gpu_mib: MiB(141_000),
             elastic: true,
         };
         assert!(answer(&history, &question, &Settings::default()).unwrap().elastic);

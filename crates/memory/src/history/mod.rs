@@ -87,6 +87,8 @@ pub struct Run<'a> {
     pub outcome: Outcome,
     /// The hard limit on its memory, where it had one.
     pub limit: Option<MiB>,
+    /// Whether its command returned 0.
+    pub completed: bool,
     /// Whether its memory went on growing.
     pub growing: bool,
     /// What front ends had said of it.
@@ -311,7 +313,14 @@ impl History {
                     anchor.ended_within(limit);
                 }
             }
-            Outcome::AtLeast(MiB(mib)) => anchor.was_cut_off(mib),
+            Outcome::AtLeast(MiB(mib)) => match run.limit {
+                // It kept below its limit, which may have held it down: more than it was seen to take need not be.
+                Some(MiB(limit)) if run.completed => {
+                    anchor.was_cut_off(mib.min(limit.saturating_sub(1)));
+                    anchor.ended_within(limit);
+                }
+                _ => anchor.was_cut_off(mib),
+            },
             Outcome::Ignored => {}
         }
         self.by_use.insert((self.updates, key));
@@ -371,7 +380,13 @@ impl History {
     /// What runs that were cut off say: it takes at least this much.
     #[must_use]
     pub fn at_least(&self, ask: &Ask<'_>) -> Option<MiB> {
-        self.programs.get(&ask.signature.program)?.at_least(&self.wanted(ask, None)).map(MiB)
+        self.programs.get(&ask.signature.program)?.at_least(&self.wanted(ask, None), false).map(MiB)
+    }
+
+    /// The same of no other edition of script and configuration.
+    #[must_use]
+    pub fn own_at_least(&self, ask: &Ask<'_>) -> Option<MiB> {
+        self.programs.get(&ask.signature.program)?.at_least(&self.wanted(ask, None), true).map(MiB)
     }
 
     fn wanted<'a>(&self, ask: &Ask<'a>, sim: Option<&'a Sim>) -> Wanted<'a> {

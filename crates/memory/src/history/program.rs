@@ -118,6 +118,10 @@ pub struct Told {
     pub use_mib: MiB,
     /// What goes on top for a bound.
     pub margin_mib: MiB,
+    /// The largest peak of runs of the very command there; `None`: other runs tell of it.
+    pub peak: Option<MiB>,
+    /// A hard limit with which a run of the very command reached its end.
+    pub enough: Option<MiB>,
     /// How that came about.
     pub reason: String,
 }
@@ -211,7 +215,24 @@ impl Program {
 
     fn exact(&self, wanted: &Wanted<'_>, margins: &Margins) -> Option<Told> {
         let anchor = self.anchors.iter().find(|a| a.is(wanted.content, wanted.batch, wanted.place))?;
-        let (max, min) = (anchor.max_mib?, anchor.min_mib?);
+        let enough = anchor.enough_mib.map(MiB);
+        let Some((max, min)) = anchor.max_mib.zip(anchor.min_mib) else {
+            // Seen at its limit alone, below which it may have kept itself.
+            let (had, MiB(limit)) = (anchor.at_least_mib?, enough?);
+            let reason = format!(
+                "a run of this command on {} ended well with a limit of {limit} MiB",
+                wanted.place.gpu
+            );
+            let margin_mib = MiB(limit) - MiB(had);
+            return Some(Told {
+                tier: Tier::Exact,
+                use_mib: MiB(had),
+                margin_mib,
+                peak: None,
+                enough,
+                reason,
+            });
+        };
         let least = if anchor.runs >= 3 { margins.exact_many } else { margins.exact_few };
         // Runs that differ say how much runs differ.
         let spread = (max - min) as f64 / max.max(1) as f64;
@@ -229,7 +250,8 @@ impl Program {
             }
             None => (margin, seen),
         };
-        Some(Told { tier: Tier::Exact, use_mib: MiB(max), margin_mib, reason })
+        let peak = Some(MiB(max));
+        Some(Told { tier: Tier::Exact, use_mib: MiB(max), margin_mib, peak, enough, reason })
     }
 
     fn scaled(&self, wanted: &Wanted<'_>, margins: &Margins) -> Option<Told> {
@@ -237,6 +259,8 @@ impl Program {
             tier: Tier::Scaled,
             use_mib: MiB(net + wanted.context_mib),
             margin_mib: times(MiB(net), margins.scaled),
+            peak: None,
+            enough: None,
             reason,
         };
         if let Some(sim) = wanted.sim
@@ -314,13 +338,18 @@ impl Program {
     }
 
     /// What it takes at the very least, MiB with the context: cut-off runs with this batch size or a
-    /// smaller one, on any place.
-    pub(super) fn at_least(&self, wanted: &Wanted<'_>) -> Option<u64> {
+    /// smaller one, on any place. Of another edition only as long as no run of this one has shown its peak: an edit may have
+    /// been made for that it takes less. `own`: of no other edition at all.
+    pub(super) fn at_least(&self, wanted: &Wanted<'_>, own: bool) -> Option<u64> {
         let no_larger = |a: &&Anchor| match (a.batch, wanted.batch) {
             (Some(known), Some(asked)) => known <= asked,
             (a, b) => a == b,
         };
-        let bounds = self.anchors.iter().filter(no_larger).filter_map(|a| {
+        let of_this = |a: &&Anchor| a.content == wanted.content;
+        let no_smaller = |a: &&Anchor| a.batch >= wanted.batch && a.batch.is_some() == wanted.batch.is_some();
+        let is_seen = self.anchors.iter().filter(of_this).filter(no_smaller).any(|a| a.max_mib.is_some());
+        let counts = |a: &&Anchor| no_larger(a) && (of_this(a) || !(own || is_seen));
+        let bounds = self.anchors.iter().filter(counts).filter_map(|a| {
             let net = a.at_least_mib?.saturating_sub(a.context_mib);
             Some(net + wanted.context_mib)
         });

@@ -38,11 +38,20 @@ fn learn(
     outcome: Outcome,
     estimates: &[Estimate],
 ) {
-    history.learn(&Run { signature, place, outcome, limit: None, growing: false, estimates });
+    history.learn(&Run {
+        signature,
+        place,
+        outcome,
+        limit: None,
+        completed: false,
+        growing: false,
+        estimates,
+    });
 }
 
 fn ask(history: &History, signature: &Signature, place: &Place, estimates: &[Estimate]) -> Option<Estimate> {
-    let question = Question { signature, place, estimates, declared_mib: None, elastic: false };
+    let question =
+        Question { signature, place, estimates, declared_mib: None, gpu_mib: MiB(1_000_000), elastic: false };
     auto::answer(history, &question, &Settings::default()).map(|a| a.estimate)
 }
 
@@ -224,6 +233,7 @@ fn growing_and_varying_runs_get_wide_bounds() {
         place: &h200,
         outcome: Outcome::Peak(MiB(10_500)),
         limit: None,
+        completed: false,
         growing: true,
         estimates: &[estimate(Tier::Summary, 500, 9000, 9000)],
     });
@@ -491,7 +501,15 @@ fn what_no_look_can_see_gets_the_limit_with_which_a_run_ended() {
     let (h200, job) = (place("H200"), signature("managed", 8));
     let run = |history: &mut History, outcome, limit| {
         let limit = Some(MiB(limit));
-        history.learn(&Run { signature: &job, place: &h200, outcome, limit, growing: false, estimates: &[] });
+        history.learn(&Run {
+            signature: &job,
+            place: &h200,
+            outcome,
+            limit,
+            completed: false,
+            growing: false,
+            estimates: &[],
+        });
     };
     let upper = |history: &History| ask(history, &job, &h200, &[]).unwrap().upper_mib;
     let mut history = History::default();
@@ -515,4 +533,65 @@ fn what_no_look_can_see_gets_the_limit_with_which_a_run_ended() {
     // A limit that was too small once is not enough.
     run(&mut history, Outcome::AtLeast(MiB(35_942)), 35_942);
     assert!(upper(&history) > MiB(35_942));
+}
+
+#[test]
+fn an_older_edition_is_no_lower_bound_of_one_that_was_measured() {
+    let command = ["python".to_owned(), "a.py".to_owned()];
+    let of = |script| Signature::of(&Facts { command: &command, script: Some(script), ..Facts::default() });
+    let (h200, old, new) = (place("H200"), of("1"), of("2"));
+    let mut history = History::default();
+    learn(&mut history, &old, &h200, Outcome::AtLeast(MiB(40_000)), &[]);
+    // Not seen yet, it may take as much; a declaration is not overruled.
+    let front = [estimate(Tier::Trace, 500, 2500, 2700)];
+    assert!(ask(&history, &new, &h200, &front).unwrap().upper_mib > MiB(43_900));
+    assert_eq!(ask(&history, &new, &h200, &[]), None);
+    learn(&mut history, &new, &h200, Outcome::Peak(MiB(3_000)), &[]);
+    for estimates in [&front[..], &[]] {
+        let seen = ask(&history, &new, &h200, estimates).unwrap();
+        assert_eq!((seen.tier, seen.use_mib, seen.upper_mib), (Tier::Exact, MiB(3_000), MiB(3_150)));
+    }
+    // Of its own it holds, and what was measured stays what it was.
+    learn(&mut history, &new, &h200, Outcome::AtLeast(MiB(5_000)), &[]);
+    let question = Question {
+        signature: &new,
+        place: &h200,
+        estimates: &[],
+        declared_mib: None,
+        gpu_mib: MiB(1_000_000),
+        elastic: false,
+    };
+    let answer = auto::answer(&history, &question, &Settings::default()).unwrap();
+    assert_eq!((answer.estimate.use_mib, answer.estimate.upper_mib), (MiB(5_000), MiB(5_500)));
+    assert_eq!(answer.peak, Some(MiB(3_000)));
+    assert!(ask(&history, &old, &h200, &front).unwrap().use_mib > MiB(39_900));
+}
+
+#[test]
+fn a_limit_at_which_a_run_completed_is_enough() {
+    let (h200, job) = (place("H200"), signature("tight.py", 8));
+    let run = |history: &mut History, outcome, limit, completed| {
+        let limit = Some(MiB(limit));
+        history.learn(&Run {
+            signature: &job,
+            place: &h200,
+            outcome,
+            limit,
+            completed,
+            growing: false,
+            estimates: &[],
+        });
+    };
+    for seen in [4_040, 4_000] {
+        let mut history = History::default();
+        run(&mut history, Outcome::AtLeast(MiB(seen)), 4_040, true);
+        let told = ask(&history, &job, &h200, &[]).unwrap();
+        assert_eq!((told.tier, told.upper_mib), (Tier::Exact, MiB(4_040)));
+        assert!(told.reasons[0].contains("ended well with a limit of 4040 MiB"), "{:?}", told.reasons);
+        // Not once one was cut off there.
+        run(&mut history, Outcome::AtLeast(MiB(4_040)), 4_040, false);
+        assert_eq!(ask(&history, &job, &h200, &[]), None);
+        run(&mut history, Outcome::Peak(MiB(4_100)), 6_000, true);
+        assert_eq!(ask(&history, &job, &h200, &[]).unwrap().use_mib, MiB(4_100));
+    }
 }
