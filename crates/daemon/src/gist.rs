@@ -72,7 +72,7 @@ impl Gist {
             signature,
             class,
             command_key: command_key(request, uid),
-            program_key: program.map(|program| program_key(request, uid, &program)),
+            program_key: program.map(|program| program_key(request, uid, program)),
             sent: estimates.iter().filter_map(number).collect(),
             estimates,
             shares,
@@ -194,28 +194,22 @@ fn class(cwd: &str, uid: u32, signature: &Signature, is_named: bool) -> Class {
 /// differ in their learning rate alone have one key. What is learned of a command is believed of its user's jobs alone: another could say
 /// anything of the same one.
 fn command_key(request: &SubmitRequest, uid: u32) -> u64 {
+    key(request, uid, &doing(&request.command))
+}
+
+/// The same over user, program and directory.
+fn program_key(request: &SubmitRequest, uid: u32, program: String) -> u64 {
+    key(request, uid, &[program])
+}
+
+fn key(request: &SubmitRequest, uid: u32, parts: &[String]) -> u64 {
     let mut hash = FnvHasher::default();
     hash.write(&uid.to_le_bytes());
-    for part in doing(&request.command).iter().chain([&request.cwd]) {
+    for part in parts.iter().chain([&request.cwd]) {
         hash.write(part.as_bytes());
         hash.write(&[0]);
     }
-    on_gpus(hash, request)
-}
-
-/// FNV-1a over user, program and directory.
-fn program_key(request: &SubmitRequest, uid: u32, program: &str) -> u64 {
-    let mut hash = FnvHasher::default();
-    hash.write(&uid.to_le_bytes());
-    for part in [program, &request.cwd] {
-        hash.write(part.as_bytes());
-        hash.write(&[0]);
-    }
-    on_gpus(hash, request)
-}
-
-/// On several GPUs a command does something else to each. What is stored of commands on one keeps its key.
-fn on_gpus(mut hash: FnvHasher, request: &SubmitRequest) -> u64 {
+    // On several GPUs a command does something else to each. What is stored of commands on one keeps its key.
     if let Some(gpus) = request.gpus.filter(|gpus| *gpus > 1) {
         hash.write(&gpus.to_le_bytes());
     }

@@ -8,12 +8,9 @@ use carma_core::plan::ended_by;
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
 use carma_interference::rate::tally::Done;
-use carma_run_time::{Run, RunTimes, Running, left_s};
+use carma_run_time::{LONGEST_S, Run, RunTimes, Running, left_s};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Nothing takes longer, seconds: a hundred years.
-const LONGEST_S: u64 = 3_155_760_000;
 
 /// Expects and learns.
 #[derive(Default)]

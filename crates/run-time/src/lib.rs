@@ -38,7 +38,7 @@ const CLASSES: usize = 8192;
 /// run is less like the latest ones than they are like each other.
 const TAIL: f64 = 0.05;
 /// No run is longer, seconds: a hundred years.
-const LONGEST_S: u64 = 3_155_760_000;
+pub const LONGEST_S: u64 = 3_155_760_000;
 
 /// From narrow to wide.
 const LEVELS: [RunsOf; 4] = [RunsOf::Command, RunsOf::Program, RunsOf::User, RunsOf::All];

@@ -220,8 +220,7 @@ pub(crate) fn platform(context: &Context, args: &PlatformArgs) -> Result<Platfor
         platform.context_mib = context;
         platform.context_source = "as the daemon measured it on this machine".to_owned();
     }
-    let variable =
-        || std::env::var("PYTORCH_ALLOC_CONF").or_else(|_| std::env::var("PYTORCH_CUDA_ALLOC_CONF")).ok();
+    let variable = || Settings::variable(|key| std::env::var(key).ok());
     if let Some(text) = args.alloc_conf.clone().or_else(variable) {
         platform.alloc = Settings::parse(&text).map_err(usage)?;
     }

@@ -333,8 +333,7 @@ fn platform(name: &str, total_mib: MiB, request: &SubmitRequest) -> Platform {
     });
     let torch = torch.unwrap_or((2, 11));
     let mut platform = platform_named(name, total_mib, torch);
-    let conf = ["PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"];
-    let conf = conf.iter().find_map(|key| request.env.get(*key));
+    let conf = Settings::variable(|key| request.env.get(key));
     if let Some(settings) = conf.and_then(|text| Settings::parse(text).ok()) {
         platform.alloc = settings;
     }

@@ -44,6 +44,12 @@ impl Settings {
         self.expandable_segments && self.max_split_size.is_some()
     }
 
+    /// The value of the environment variable that counts, of an environment: the newer name goes before the older one.
+    #[must_use]
+    pub fn variable<T>(get: impl Fn(&str) -> Option<T>) -> Option<T> {
+        get("PYTORCH_ALLOC_CONF").or_else(|| get("PYTORCH_CUDA_ALLOC_CONF"))
+    }
+
     /// Reads the value of the environment variable.
     ///
     /// # Errors

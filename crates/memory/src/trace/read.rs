@@ -6,7 +6,7 @@ use crate::alloc::Event;
 use crate::cudnn::Convolution;
 use flate2::bufread::MultiGzDecoder;
 use serde::Deserialize;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _};
 
 /// Longest line: the last one lists doubts.
 const LONGEST_LINE: usize = 1 << 16;
@@ -128,59 +128,37 @@ impl<R: BufRead> Reader<R> {
     fn next_line(&mut self) -> Result<bool, Error> {
         self.number += 1;
         self.line.clear();
-        loop {
-            let found = match &mut self.input {
-                Input::Plain(input) => take_line(input, &mut self.line),
-                Input::Gzip(input) => take_line(input.as_mut(), &mut self.line),
-            };
-            let (taken, complete) = match found {
-                Ok(found) => found,
-                // A compressed log that was cut off: what is there counts, and the last line is missing.
-                Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
-                Err(e) => return Err(broken(self.number, &e)),
-            };
-            self.bytes += taken as u64;
-            if self.line.len() > LONGEST_LINE {
-                return Err(Error::bad(self.place(), format!("longer than {LONGEST_LINE} bytes")));
-            }
-            if self.number > MOST_LINES {
-                return Err(Error::bad(self.place(), format!("the log has more than {MOST_LINES} lines")));
-            }
-            if self.bytes > MOST_BYTES {
-                return Err(Error::bad(
-                    self.place(),
-                    format!("the log has more than {} MiB", MOST_BYTES >> 20),
-                ));
-            }
-            if complete {
-                if self.line.last() == Some(&b'\r') {
-                    self.line.pop();
-                }
-                return Ok(true);
-            }
-            if taken == 0 {
-                // A last line without its end was cut off in the middle, unless it is JSON, which is checked.
-                return Ok(self.line.first() == Some(&b'{'));
-            }
+        let found = match &mut self.input {
+            Input::Plain(input) => take_line(input, &mut self.line),
+            Input::Gzip(input) => take_line(input.as_mut(), &mut self.line),
+        };
+        match found {
+            Ok(taken) => self.bytes += taken as u64,
+            // A compressed log that was cut off: what is there counts, and the last line is missing.
+            Err(e) if e.kind() == std::io::ErrorKind::UnexpectedEof => return Ok(false),
+            Err(e) => return Err(broken(self.number, &e)),
         }
+        let is_whole = self.line.pop_if(|last| *last == b'\n').is_some();
+        if self.line.len() > LONGEST_LINE {
+            return Err(Error::bad(self.place(), format!("longer than {LONGEST_LINE} bytes")));
+        }
+        if self.number > MOST_LINES {
+            return Err(Error::bad(self.place(), format!("the log has more than {MOST_LINES} lines")));
+        }
+        if self.bytes > MOST_BYTES {
+            return Err(Error::bad(self.place(), format!("the log has more than {} MiB", MOST_BYTES >> 20)));
+        }
+        if is_whole {
+            self.line.pop_if(|last| *last == b'\r');
+        }
+        // A last line without its end was cut off in the middle, unless it is JSON, which is checked.
+        Ok(is_whole || self.line.first() == Some(&b'{'))
     }
 }
 
-/// Appends what is buffered, up to the end of the line; says how many bytes were taken and whether the
-/// line is complete.
-fn take_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<(usize, bool)> {
-    let buffer = loop {
-        match input.fill_buf() {
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-            Ok(_) => break input.fill_buf()?,
-        }
-    };
-    let end = buffer.iter().position(|b| *b == b'\n');
-    let taken = end.map_or(buffer.len(), |end| end + 1);
-    line.extend_from_slice(&buffer[..end.unwrap_or(buffer.len())]);
-    input.consume(taken);
-    Ok((taken, end.is_some()))
+/// Takes a line with its end, or as much of it as shows that it is too long; says how many bytes that is.
+fn take_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> std::io::Result<usize> {
+    input.take(LONGEST_LINE as u64 + 1).read_until(b'\n', line)
 }
 
 /// Reads a line: a letter, then numbers or a name. `allocations`: how many there were, if they are counted.
