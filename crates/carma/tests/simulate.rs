@@ -176,6 +176,16 @@ fn an_imported_trace_is_simulated_without_a_catalogue() {
 }
 
 #[test]
+fn what_policies_are_told_of_memory_is_noted_unless_they_are_told_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("t.csv");
+    fs::write(&trace, "arrival_s,duration_s,memory_mib\n0,60,1024\n").unwrap();
+    let run = ["simulate", "--trace", trace.to_str().unwrap(), "--cluster", "1xH200", "--policy", "adaptive"];
+    let noted = |more: &[&str]| stdout(&carma(&[&run[..], more].concat())).contains("policies are told");
+    assert!(noted(&[]) && !noted(&["--undeclared"]));
+}
+
+#[test]
 fn a_synthetic_trace_is_simulated_with_the_catalogue_beside_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();

@@ -17,7 +17,7 @@ use carma_sim::gpu::add_file;
 use carma_sim::report::html::{Origin, PageInput, page};
 use carma_sim::report::json::{Detail, Normalised, PolicyRow, SimulateReply};
 use carma_sim::report::seeds;
-use carma_sim::trace::{Trace, TraceError, WorkJob, Workload, read};
+use carma_sim::trace::{TOLD_AS_MEASURED, Trace, TraceError, WorkJob, Workload, read};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Write as _;
 use std::num::NonZero;
@@ -41,6 +41,9 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
     let groups = play(args, &workload, &cluster, &setups)?;
     let rows = rows(&groups, args.detail);
     let mut notes = workload.notes.clone();
+    if args.undeclared {
+        notes.retain(|note| !note.starts_with(TOLD_AS_MEASURED));
+    }
     notes.extend(remarks(&args.trace, &workload, &cluster, &groups));
     if let Some(file) = &args.html {
         let runs: Vec<RunResult> = groups.iter().filter_map(|runs| runs.first().cloned()).collect();

@@ -92,6 +92,9 @@ impl<'a> Lines<'a> {
             Ok(line) => {
                 let line = line.strip_suffix('\n').unwrap_or(line);
                 let line = line.strip_suffix('\r').unwrap_or(line);
+                if line.contains('\r') {
+                    return fail("a carriage return (CR) within the line; lines end with LF or CR LF: convert the file, e.g. with `tr '\\r' '\\n'`".into());
+                }
                 let line = if number == 1 { line.strip_prefix('\u{feff}').unwrap_or(line) } else { line };
                 Ok(Some((number, line)))
             }
@@ -125,6 +128,8 @@ mod tests {
     fn line_ends_and_byte_order_marks_are_no_text() {
         assert_eq!(all("\u{feff}a,b\r\nc\n\nd".as_bytes()).unwrap(), ["a,b", "c", "", "d"]);
         assert_eq!(all("".as_bytes()).unwrap(), [""; 0]);
+        let error = all("a,b\rc,d\r".as_bytes()).unwrap_err();
+        assert!(error.starts_with("t.csv:1: a carriage return"), "{error}");
     }
 
     #[test]

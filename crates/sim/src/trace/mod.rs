@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 pub use catalogue::{Activity, Catalogue, CatalogueTask};
 pub use error::TraceError;
+pub use resolve::TOLD_AS_MEASURED;
 
 /// How heavy a task is, as the CARMA evaluation sorts its tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -227,6 +227,9 @@ pub(crate) fn counted(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
+/// How the note begins that says what policies are told of memory. It does not hold where they are told nothing.
+pub const TOLD_AS_MEASURED: &str = "no forecast of GPU memory is given; policies are told what the jobs take";
+
 impl Assumption {
     fn text(self) -> String {
         match self {
@@ -244,9 +247,7 @@ impl Assumption {
                 format!("{} is not known, nor of any like task; assumed {value:.2}", Activity::NAMES[field])
             }
             Self::NoMemory => "GPU memory is not known; none is assumed, and policies that choose by free memory cannot tell GPUs apart".to_owned(),
-            Self::Measured => {
-                "no forecast of GPU memory is given; policies are told what the jobs take, as if earlier runs had been measured".to_owned()
-            }
+            Self::Measured => format!("{TOLD_AS_MEASURED}, as if earlier runs had been measured"),
             Self::Resized => {
                 "GPU memory is listed for another number of GPUs; the largest is taken for each".to_owned()
             }
