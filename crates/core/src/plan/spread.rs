@@ -93,20 +93,20 @@ fn mover(state: &State, gpu: &Gpu, leaving: &BTreeSet<JobId>) -> Option<Mover> {
     let there: Option<Vec<&Job>> =
         gpu.tenants.iter().map(|tenant| state.job(tenant.job).filter(stays)).collect();
     let there = there?;
-    // A user who moved one of them there wants it there, beside the others.
-    let ordered =
-        |job: &&Job| job.halt().and_then(|halt| halt.moved.as_ref()).is_some_and(|moved| moved.ordered);
-    if there.iter().any(ordered) {
-        return None;
-    }
     // So long they are together, if they stay as they are.
     let together = there.iter().map(|job| state.ends_in(job)).min()?;
     let lost = |job: &Job| {
         let slower = Fraction::ONE.0.saturating_sub(state.pace(job).0.0);
         Millis(together.0.saturating_mul(u64::from(slower)) / u64::from(Fraction::ONE.0))
     };
+    // A user who moved a job there wants it there. Its neighbours may be others' jobs.
+    let ordered =
+        |job: &Job| job.halt().and_then(|halt| halt.moved.as_ref()).is_some_and(|moved| moved.ordered);
     let can = |job: &&&Job| {
-        state.may_set_aside(job) && State::times_set_aside(job) < MOST_SPREADS && limit(state, job).is_none()
+        state.may_set_aside(job)
+            && State::times_set_aside(job) < MOST_SPREADS
+            && limit(state, job).is_none()
+            && !ordered(job)
     };
     let movers = there.iter().filter(can).filter_map(|job| {
         let held = gpu.tenant(job.spec.id)?.observed.unwrap_or(MiB::ZERO);

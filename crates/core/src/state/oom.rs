@@ -115,6 +115,11 @@ impl State {
         floors
     }
 
+    /// The most of these of one command.
+    pub(super) fn floor_of_command(&self, command: u64) -> Option<Floor> {
+        self.floors().filter(|(job, _)| job.spec.command_key == command).map(|(_, floor)| floor).max()
+    }
+
     /// What jobs of a command that are at work take, with a little more.
     fn at_work(&self, command: u64) -> Option<Floor> {
         let of_command = self.peaks_at_work().filter(|(job, _)| job.spec.command_key == command);
@@ -127,8 +132,8 @@ impl State {
         self.most_memory(job) >= Some(floor.max(self.least_capacity(job)))
     }
 
-    /// What was too little for one of a command is for those of it that wait for another attempt, and will be for those that run: their memory
-    /// rises late.
+    /// What was too little for one of a command is for those of it that wait for another attempt, and will be for those that run of which
+    /// nothing else is said: their memory rises late.
     fn raise_floors(&mut self, command: u64, floor: Floor) {
         let recovering = self.queue().jobs().take_while(|(key, _)| key.recovery.0).map(|(_, job)| job);
         let lower = recovering.filter(|job| {
@@ -141,8 +146,8 @@ impl State {
             let _ = self.update(id, |job| job.floor = Some(floor));
         }
         let Floor::Memory(floor) = floor else { return };
-        let running =
-            self.active().iter().filter_map(|id| self.job(*id)).filter(|job| job.spec.command_key == command);
+        let running = self.active().iter().filter_map(|id| self.job(*id));
+        let running = running.filter(|job| job.spec.command_key == command && self.is_unsaid(job));
         let placed: Vec<(JobId, GpuId)> = running
             .filter_map(|job| Some((job.spec.id, &job.placement()?.gpus)))
             .flat_map(|(id, gpus)| gpus.iter().map(move |gpu| (id, *gpu)))

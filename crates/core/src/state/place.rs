@@ -157,23 +157,34 @@ impl State {
         (reservation, forecast)
     }
 
+    /// Whether nothing is said of what a job takes, by its user or by earlier runs of its command.
+    pub(super) fn is_unsaid(&self, job: &Job) -> bool {
+        self.said(job).is_zero()
+    }
+
     /// What a job is to have, however late it takes it: its user says so, earlier runs of its command took that, or it ran out of memory with
     /// less; where nothing is said of it, one of its command did. Under the other policies what is observed counts once a job has settled.
     fn assured(&self, job: &Job) -> MiB {
         if !self.options.policy.blind {
             return MiB::ZERO;
         }
-        let said = match self.options.forecast(&job.spec) {
+        let said = self.said(job);
+        let floor =
+            job.floor.or_else(|| self.floor_of_command(job.spec.command_key).filter(|_| said.is_zero()));
+        match floor {
+            Some(Floor::Memory(floor)) => said.max(floor),
+            Some(Floor::ExclusiveGpu) | None => said,
+        }
+    }
+
+    /// What its user, or earlier runs of its command, say that a job takes.
+    fn said(&self, job: &Job) -> MiB {
+        match self.options.forecast(&job.spec) {
             Some((declared, NeedSource::Declared)) => declared,
             Some((_, NeedSource::Computed { basis: Basis::Exact, .. })) => {
                 job.spec.forecasts.computed.map(|computed| computed.likely).unwrap_or_default()
             }
             _ => MiB::ZERO,
-        };
-        let of_command = || self.floors_of_commands().remove(&job.spec.command_key);
-        match job.floor.or_else(|| of_command().filter(|_| said.is_zero())) {
-            Some(Floor::Memory(floor)) => said.max(floor),
-            Some(Floor::ExclusiveGpu) | None => said,
         }
     }
 
