@@ -9,9 +9,8 @@ use carma_api::wire::{
     WaitingView,
 };
 use carma_core::explain::{Help, OfTheGpu, Reason, Refusal, Sooner};
-use carma_core::input::{Action, Input};
 use carma_core::ledger::Gpu;
-use carma_core::model::{Exit, ExitStatus, Job, JobId, Phase, Placement, SharingMode};
+use carma_core::model::{Job, JobId, Phase, Placement, SharingMode};
 use carma_core::plan::{Answer, makes_room_for};
 use carma_core::policy::{Line, RecoveryMethod};
 use carma_core::state::State;
@@ -19,9 +18,6 @@ use carma_core::units::{Fraction, MiB, Millis};
 use carma_interference::rate::tally::Done;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-
-/// Ends that are tried for a job that is to come back: each costs a copy of the state and a plan.
-const ENDS_TRIED: usize = 4;
 
 /// Why a job waits, or why it went where it went. `live`: what is known of running jobs beside the state.
 #[must_use]
@@ -92,15 +88,14 @@ fn returning(state: &State, now: Millis, job: &Job, done: &BTreeMap<JobId, Done>
     let id = job.spec.id;
     let suspension = job.suspension().filter(|suspension| suspension.is_off())?;
     let since = suspension.wanted.as_ref()?.at;
-    let plan = carma_core::plan(state, now);
-    let reason = plan.waiting.iter().find(|(waits, _)| *waits == id).map(|(_, reason)| reason)?;
-    let answers = answers_to_return(state, job, reason);
+    let reason = carma_core::plan::stays_off(state, now, id)?;
+    let answers = answers_to_return(state, job, &reason);
     let asked = |job: &Job| Some((job.suspension().filter(|s| s.is_off())?.wanted.as_ref()?.at, job.spec.id));
     let halted = state.halted().iter().filter_map(|id| state.job(*id)).filter(|job| job.ending().is_none());
     let others: Vec<_> = halted.filter_map(asked).collect();
     // Ends on other GPUs do not help it.
     let could: BTreeSet<u32> =
-        answers.iter().filter(|answer| is_place(answer)).map(|answer| answer.gpu).collect();
+        answers.iter().filter(|answer| !is_unusable(answer)).map(|answer| answer.gpu).collect();
     let ends = ends(state, now, done);
     Some(Returning {
         answers,
@@ -115,13 +110,6 @@ fn returning(state: &State, now: Millis, job: &Job, done: &BTreeMap<JobId, Done>
             ..WaitingView::default()
         },
     })
-}
-
-/// Whether a job could come back to this GPU once it has room.
-fn is_place(answer: &Answer) -> bool {
-    let never =
-        |refusal: &Refusal| matches!(refusal.of_the_gpu(), Some(OfTheGpu::OutOfUse | OfTheGpu::Unsuited));
-    answer.refusal.as_ref().is_some_and(|refusal| !never(refusal))
 }
 
 /// What GPUs say to a job that comes back, by why the plan leaves it where it is. Those that it does not come back to, which are of another
@@ -150,8 +138,8 @@ fn answers_to_return(state: &State, job: &Job, reason: &Reason) -> Vec<Answer> {
     answers
 }
 
-/// The end that a job waits for that is to come back: one after which it does, which is tried on copies of the state; else the first that is
-/// expected on its GPUs (by index).
+/// The end that a job waits for that is to come back: one after which it does, else the first that is expected on the GPUs that it could have
+/// (by index).
 fn end_for_return(
     state: &State,
     now: Millis,
@@ -159,33 +147,23 @@ fn end_for_return(
     could: &BTreeSet<u32>,
     ends: &[(JobId, Option<LeftView>)],
 ) -> Option<EndView> {
-    let on = |job: &Job| job.placement().map_or_else(Vec::new, |placed| indices(state, &placed.gpus));
     let there = |id: JobId| {
-        let job = state.job(id).filter(|job| !job.is_off())?;
-        let gpus = on(job);
-        gpus.iter().any(|gpu| could.contains(gpu)).then_some((job, gpus))
+        let gpus = gpus_of(state, state.job(id).filter(|job| !job.is_off())?);
+        gpus.iter().any(|gpu| could.contains(gpu)).then_some(gpus)
     };
-    let there: Vec<_> = ends.iter().filter_map(|(id, left)| Some((there(*id)?, left))).collect();
-    let view = |((job, gpus), left): &((&Job, Vec<u32>), &Option<LeftView>), starts_on| EndView {
-        job: job.spec.id.0,
-        gpus: gpus.clone(),
-        makes_room: false,
-        left: (*left).clone(),
-        starts_on,
-    };
-    let comes_back = |other: &Job| {
-        let attempt = other.placement()?.attempt;
-        let mut supposed = state.clone();
-        let exit = Exit::of(ExitStatus::Code(0));
-        supposed.apply(state.now(), &Input::Exited { job: other.spec.id, attempt, exit }).ok()?;
-        let plan = carma_core::plan(&supposed, now);
-        plan.actions.iter().find_map(|action| match action {
-            Action::Resume { job: of, gpus, .. } if *of == job.spec.id => Some(indices(state, gpus)),
+    let there: Vec<_> = ends.iter().filter_map(|(id, left)| Some((*id, there(*id)?, left))).collect();
+    let order: Vec<JobId> = there.iter().map(|(id, ..)| *id).collect();
+    let helps =
+        carma_core::plan::sooner(state, now, job, &order).into_iter().find_map(|help| match help.by {
+            Help::End { job } => Some((job, help.gpus)),
             _ => None,
-        })
+        });
+    let (waits_for, starts_on) = match helps {
+        Some((job, starts_on)) => (there.iter().find(|(id, ..)| *id == job), starts_on),
+        None => (there.iter().find(|(.., left)| left.is_some()), Vec::new()),
     };
-    let helps = there.iter().take(ENDS_TRIED).find_map(|of| Some(view(of, comes_back(of.0.0)?)));
-    helps.or_else(|| there.iter().find(|(_, left)| left.is_some()).map(|of| view(of, Vec::new())))
+    let (id, gpus, left) = waits_for?;
+    Some(EndView { job: id.0, gpus: gpus.clone(), makes_room: false, left: (*left).clone(), starts_on })
 }
 
 /// An explanation as others see it. Row, answers and attempts are made for the asker already; the rest is numbers and
@@ -488,7 +466,7 @@ fn out_of_memory(state: &State, job: &Job, placement: &Placement, alone: bool) -
 mod tests {
     use super::*;
     use crate::view::tests::{gpu, new_job, seen};
-    use carma_core::input::Observation;
+    use carma_core::input::{Action, Input, Observation};
     use carma_core::model::{EndCause, EndLevel, GpuId, NewJob, ProcessRef, Request, RunTime, RunsOf, User};
     use carma_core::policy::Options;
 
@@ -516,15 +494,21 @@ mod tests {
             apply(&mut state, Input::Observed { gpu: GpuId(id), seen: Box::new(seen(NOW)) });
         }
         [1, 2].into_iter().for_each(|id| submit(&mut state, id, 1, 0));
-        for action in carma_core::plan(&state, NOW).actions {
-            let Action::Launch { job, .. } = action else { continue };
-            apply(&mut state, Input::Decided(Box::new(action)));
-            let supervisor = ProcessRef { pid: 1, start_ticks: 1 };
-            let (sharing, child, note) = (SharingMode::Exclusive, None, None);
-            apply(&mut state, Input::Started { job, attempt: 1, supervisor, child, sharing, note });
-        }
+        decide(&mut state);
         submit(&mut state, 3, wanted, 9);
         state
+    }
+
+    /// Does what is planned; what is launched runs.
+    fn decide(state: &mut State) {
+        for action in carma_core::plan(state, NOW).actions {
+            let launched = if let Action::Launch { job, .. } = action { Some(job) } else { None };
+            apply(state, Input::Decided(Box::new(action)));
+            let Some(job) = launched else { continue };
+            let supervisor = ProcessRef { pid: 1, start_ticks: 1 };
+            let (sharing, child, note) = (SharingMode::Exclusive, None, None);
+            apply(state, Input::Started { job, attempt: 1, supervisor, child, sharing, note });
+        }
     }
 
     fn end_of(state: &State, unusable: &[u32]) -> Option<EndView> {
@@ -571,6 +555,31 @@ mod tests {
         let cause = Some(EndCause::Room { job: JobId(3) });
         apply(&mut state, Input::Decided(Box::new(Action::Suspend { job: JobId(2), attempt: 1, cause })));
         assert_eq!(said(&state), (2, true, None, vec![]));
+    }
+
+    #[test]
+    fn a_suspended_job_waits_for_the_end_on_a_gpu_that_it_comes_back_to() {
+        let mut state = two_run(1);
+        let (id, by) = (JobId(2), User::new(1, "a"));
+        let there = Observation { jobs: vec![(id, Some(MiB::gib(1)))], ..seen(NOW) };
+        apply(&mut state, Input::Observed { gpu: GpuId(1), seen: Box::new(there) });
+        apply(&mut state, Input::Suspend { job: id, by: by.clone() });
+        decide(&mut state);
+        apply(&mut state, Input::Suspended { job: id, attempt: 1, host: MiB::gib(1) });
+        apply(&mut state, Input::Observed { gpu: GpuId(1), seen: Box::new(seen(NOW)) });
+        let back = |state: &State| returning(state, NOW, state.job(id).unwrap(), &BTreeMap::new());
+        assert!(back(&state).is_none(), "it is not to come back");
+        // The urgent one takes its GPU.
+        decide(&mut state);
+        apply(&mut state, Input::Unsuspend { job: id, by });
+        let told = back(&state).unwrap();
+        let end = told.waiting.end.unwrap();
+        assert_eq!((told.waiting.place, told.waiting.of), (1, 1));
+        assert_eq!((end.job, end.gpus, end.starts_on), (3, vec![1], vec![1]));
+        assert_eq!(told.answers.iter().map(|answer| answer.gpu).collect::<Vec<_>>(), [1]);
+        let plan = carma_core::plan(&state, NOW);
+        let reason = carma_core::plan::stays_off(&state, NOW, id).unwrap();
+        assert_eq!(plan.waiting, [(id, reason)]);
     }
 
     #[test]

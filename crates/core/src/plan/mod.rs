@@ -24,7 +24,7 @@ mod want;
 
 pub use answers::{Answer, answers};
 pub use ending::ended_by;
-pub use resume::{bars_move, best_move};
+pub use resume::{bars_move, best_move, stays_off};
 pub use room::makes_room_for;
 pub use sooner::sooner;
 pub use spread::may_spread;

@@ -121,6 +121,16 @@ pub(super) fn resume_jobs(
     waits
 }
 
+/// Why a suspended job that is to come back does not yet: what a plan with reasons says of it, without a look at the queue. `None`: it comes
+/// back, stands still for now, or is not to come back.
+#[must_use]
+pub fn stays_off(state: &State, now: Millis, job: JobId) -> Option<Reason> {
+    let now = now.max(state.now());
+    let (mut places, mut takes, mut plan) = (Places::new(state, now), Takes::new(state), Plan::default());
+    resume_jobs(state, now, Detail::Reasons, (&mut places, &mut takes), &mut plan);
+    plan.waiting.into_iter().find(|(id, _)| *id == job).map(|(_, reason)| reason)
+}
+
 /// A job as if it were off its GPUs; `None`: it has none.
 fn as_if_off(state: &State, job: &Job) -> Option<Suspension> {
     let there = job.placement()?.gpus.iter().filter_map(|gpu| state.gpu(*gpu)?.tenant(job.spec.id));

@@ -1,4 +1,4 @@
-//! What would let a job that waits start sooner ([`Sooner`]).
+//! What would let a job that waits start sooner ([`Sooner`]), or a suspended one come back.
 //!
 //! Nothing is guessed: each thing is tried on a copy of the state, and what is told is what the plan then does. A trial
 //! costs a plan, so there are few of them where the queue is long.
@@ -23,7 +23,7 @@ const JOBS_TRIED: usize = 100_000;
 const AMOUNTS: usize = 4;
 
 /// What would let a job that waits start: each thing alone, as if it were done now. `ends`: running jobs in the order in
-/// which they are expected to end; the first whose end helps is told.
+/// which they are expected to end; the first whose end helps is told. Of a suspended job that is to come back nothing but that end.
 #[must_use]
 pub fn sooner(state: &State, now: Millis, job: &Job, ends: &[JobId]) -> Vec<Sooner> {
     let left = (JOBS_TRIED / state.jobs().len().max(1)).clamp(LEAST_TRIALS, MOST_TRIALS);
@@ -32,7 +32,11 @@ pub fn sooner(state: &State, now: Millis, job: &Job, ends: &[JobId]) -> Vec<Soon
     if trials.starts(state, job.spec.id).is_some() {
         return Vec::new();
     }
-    let end = trials.end(ends);
+    if job.is_off() {
+        return trials.end(ends, trials.left).into_iter().collect();
+    }
+    // The other questions are to be asked, too.
+    let end = trials.end(ends, trials.left / 2);
     // What an out-of-memory has taught would be forgotten.
     let again = if job.floor.is_none() { trials.submitted_again() } else { Vec::new() };
     end.into_iter().chain(again).chain(trials.resumed()).collect()
@@ -47,16 +51,16 @@ struct Trials<'a> {
 }
 
 impl Trials<'_> {
-    /// Where a job starts in this state.
+    /// Where a job starts in this state, or comes back to.
     fn starts(&mut self, state: &State, id: JobId) -> Option<Vec<u32>> {
         self.left = self.left.checked_sub(1)?;
         let made = plan_in(state, self.now, Detail::Actions);
-        let placement = made.actions.iter().find_map(|action| match action {
-            Action::Launch { job, placement } if *job == id => Some(placement),
+        let gpus = made.actions.iter().find_map(|action| match action {
+            Action::Launch { job, placement } if *job == id => Some(&placement.gpus),
+            Action::Resume { job, gpus, .. } if *job == id => Some(gpus),
             _ => None,
         })?;
-        let mut gpus: Vec<u32> =
-            placement.gpus.iter().filter_map(|gpu| Some(state.gpu(*gpu)?.info.index)).collect();
+        let mut gpus: Vec<u32> = gpus.iter().filter_map(|gpu| Some(state.gpu(*gpu)?.info.index)).collect();
         gpus.sort_unstable();
         Some(gpus)
     }
@@ -160,9 +164,9 @@ impl Trials<'_> {
         })
     }
 
-    fn end(&mut self, ends: &[JobId]) -> Option<Sooner> {
-        // The other questions are to be asked, too.
-        for job in ends.iter().take(self.left / 2) {
+    /// The first of these ends that helps, of so many at most.
+    fn end(&mut self, ends: &[JobId], most: usize) -> Option<Sooner> {
+        for job in ends.iter().take(most) {
             let Some(supposed) = self.state.if_ended(*job) else { continue };
             if let Some(gpus) = self.starts(&supposed, self.job.spec.id) {
                 return Some(Sooner { by: Help::End { job: *job }, gpus });
