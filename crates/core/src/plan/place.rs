@@ -211,7 +211,8 @@ impl<'a, 'p> Walk<'a, 'p> {
     fn look_for_idle(&mut self, job: &Job, want: &Want, last: JobId) {
         self.for_idle -= 1;
         let slots = self.places.slots();
-        if let Some(found) = slots.find_idle(want).and_then(|_| slots.find(want).ok()) {
+        let found = if slots.has_idle_for(want) { slots.find(want).ok() } else { None };
+        if let Some(found) = found {
             let placement = slots.place(job, want, found);
             self.launch(job, placement);
         } else {

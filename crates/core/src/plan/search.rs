@@ -264,12 +264,21 @@ impl<'a> Slots<'a> {
         self.slots.iter().any(|slot| slot.idle && !slot.closed && (slot.held().is_none() || slot.is_lent()))
     }
 
+    /// Idle GPUs that a job may have, the first in index order, as many as it wants at most.
+    fn idle_for(&self, want: &Want) -> impl Iterator<Item = usize> {
+        let may_have = move |i: &usize| self.slots[*i].bars_idle(want).is_none();
+        (0..self.slots.len()).filter(may_have).take(want.gpus as usize)
+    }
+
+    /// Whether there are enough of them.
+    pub(super) fn has_idle_for(&self, want: &Want) -> bool {
+        self.idle_for(want).count() == want.gpus as usize
+    }
+
     /// The first idle GPUs in index order, if there are enough.
-    pub(super) fn find_idle(&self, want: &Want) -> Option<Found> {
-        let wanted = want.gpus as usize;
-        let slots: Vec<usize> =
-            (0..self.slots.len()).filter(|i| self.slots[*i].bars_idle(want).is_none()).take(wanted).collect();
-        (slots.len() == wanted).then(|| {
+    fn find_idle(&self, want: &Want) -> Option<Found> {
+        let slots: Vec<usize> = self.idle_for(want).collect();
+        (slots.len() == want.gpus as usize).then(|| {
             let given = self.given(&slots, want);
             Found { slots, reason: given.reason_idle(want), given }
         })
