@@ -128,7 +128,7 @@ fn expected_left(state: &State, job: &Job, done: Option<&Done>, now: Millis) -> 
     };
     let elapsed = started.map_or(Millis::ZERO, |started| now.since(started));
     let by_count = started.and(done).and_then(|done| done.left_s(seconds(now)));
-    let by_count = by_count.or_else(|| started.and_then(|_| left_of_counted(job, done, state.done(job))));
+    let by_count = by_count.or_else(|| started.and_then(|_| left_of_counted(state, job, done)));
     let (left_s, source) = match (by_count, &job.spec.run_time) {
         (Some(left), _) => (left.round() as u64, "its own count".to_owned()),
         (None, Some(forecast)) => {
@@ -150,14 +150,13 @@ fn expected_left(state: &State, job: &Job, done: Option<&Done>, now: Millis) -> 
 }
 
 /// What is left by the count that the journal knows, seconds, where the pace is not known: a daemon that has just started hears the
-/// count of a job go on some time later, and what earlier runs took must not stand beside how far this one is. `got_done`: what it
-/// got done, as time alone.
-fn left_of_counted(job: &Job, done: Option<&Done>, got_done: Millis) -> Option<f64> {
+/// count of a job go on some time later, and what earlier runs took must not stand beside how far this one is.
+fn left_of_counted(state: &State, job: &Job, done: Option<&Done>) -> Option<f64> {
     let run = job.counted_run()?;
     let left = match done {
         Some(done) => Millis((run.0 as f64 * (1.0 - done.share).clamp(0.0, 1.0)) as u64),
         // It takes longer than it counted: that is not what is left.
-        None => Some(run.since(got_done)).filter(|left| *left > Millis::ZERO)?,
+        None => Some(run.since(state.done(job))).filter(|left| *left > Millis::ZERO)?,
     };
     let left = beside(left.0.div_ceil(1000), job.measured.map(|measured| measured.progress));
     Some(left as f64)
