@@ -1252,18 +1252,17 @@ impl Engine {
             return self.leave(why);
         }
         tracing::error!("{why}; nothing was accepted or started, trying again");
-        let advice = if why.is_locked() { "Another program keeps it locked" } else { "Is the disk full?" };
-        let refused = Refused::new(507, "internal", format!("{why}; nothing was accepted. {advice}"));
-        for answer in std::mem::take(&mut self.answers) {
-            answer(Err(refused.clone()));
-        }
-        let since_ms = self.unwritten.as_ref().map_or(self.parts.clock.now().0, |(of, _)| of.since_ms);
         let advice = if why.is_locked() {
             "Another program keeps it locked: end that one".to_owned()
         } else {
             let dir = self.parts.journal_file.parent().unwrap_or(&self.parts.journal_file);
             format!("If the disk of {} is full, make room there", dir.display())
         };
+        let refused = Refused::new(507, "internal", format!("{why}; nothing was accepted. {advice}"));
+        for answer in std::mem::take(&mut self.answers) {
+            answer(Err(refused.clone()));
+        }
+        let since_ms = self.unwritten.as_ref().map_or(self.parts.clock.now().0, |(of, _)| of.since_ms);
         self.unwritten = Some((UnwrittenView { since_ms, why: why.to_string(), advice }, Instant::now()));
         self.actions.clear();
         let batch = std::mem::take(&mut self.batch);
