@@ -236,19 +236,6 @@ fn expandable_segments_of_blocks_that_are_not_split_have_no_bound() {
     }
 }
 
-/// Each used to look at all that is free.
-#[test]
-fn giving_back_what_is_free_takes_no_time_where_nothing_is() {
-    let mut lines: Vec<String> = (0..20_000).map(|_| "a 2048".to_owned()).collect();
-    lines.extend((0..10_000).map(|i| format!("f {}", 2 * i)));
-    lines.extend((0..100_000).map(|_| "e".to_owned()));
-    lines.push(END.to_owned());
-    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-    let began = std::time::Instant::now();
-    play(log(COUNTED, &lines).as_bytes()).unwrap();
-    assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
-}
-
 #[test]
 fn failed_and_empty_runs_have_no_estimate() {
     let failed = log(

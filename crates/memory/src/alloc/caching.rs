@@ -116,6 +116,9 @@ pub struct Caching {
     tails: [Option<u32>; 2],
     peak: Peak,
     convolution_bytes: u64,
+    /// How often a block was looked at for whether it is a whole segment.
+    #[cfg(test)]
+    looks: std::cell::Cell<u64>,
 }
 
 impl Caching {
@@ -481,6 +484,8 @@ impl Caching {
 
     /// A block gets and loses neighbours while it is in no pool, so that this does not change in one.
     fn is_whole(&self, at: u32) -> bool {
+        #[cfg(test)]
+        self.looks.set(self.looks.get() + 1);
         let block = &self.blocks[at as usize];
         block.prev.is_none() && block.next.is_none()
     }
@@ -585,6 +590,23 @@ mod tests {
         a.alloc(3, 50 * MIB).unwrap();
         check(&a);
         assert_eq!(a.peak().reserved, 60 * MIB);
+    }
+
+    /// A program may give back what is free after each step, and that used to look at all of it.
+    #[test]
+    fn of_what_is_free_only_whole_segments_are_looked_at_to_give_them_back() {
+        let mut a = allocator();
+        (0..20_000).for_each(|handle| a.alloc(handle, 2048).unwrap());
+        (0..10_000).for_each(|i| a.free(2 * i).unwrap());
+        a.alloc(20_000, 11 * MIB).unwrap();
+        a.free(20_000).unwrap();
+        // The last segment has a free end, too.
+        assert_eq!(a.small.len() + a.large.len(), 10_002);
+        for segments in [1, 0, 0] {
+            a.looks.set(0);
+            a.apply(&Event::EmptyCache).unwrap();
+            assert_eq!((a.looks.get(), a.small.len() + a.large.len()), (segments, 10_001));
+        }
     }
 
     #[test]
