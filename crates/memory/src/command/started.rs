@@ -1,16 +1,54 @@
 //! What a command starts: behind a shell, variables and programs that only start another.
 
 use super::{Command, is_module, is_script, launcher, stem};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 
 type Env = BTreeMap<String, String>;
+
+/// Bytes of a line's surroundings that are copied at most: what is shared while one of its commands has it is copied where another changes
+/// it, and in 128 KiB nine thousand may. A thousand commands that each set a variable of a usual environment copy half of that.
+const MOST_COPIED: usize = 64 << 20;
+/// What an entry takes beside its text.
+const ENTRY: usize = 100;
+
+/// What was copied of the surroundings of one line. Once that is too much they are no longer followed: what its commands have from then on
+/// only its shell can tell.
+#[derive(Debug, Clone, Default)]
+struct Copied(Rc<Cell<usize>>);
+
+impl Copied {
+    /// Whether so much more may be copied.
+    fn may(&self, bytes: usize) -> bool {
+        self.0.set(self.0.get().saturating_add(bytes));
+        !self.is_too_much()
+    }
+
+    fn is_too_much(&self) -> bool {
+        self.0.get() > MOST_COPIED
+    }
+
+    /// A map, to be changed; a copy where others have it, too. `None`: too much was copied.
+    fn own<'a, V: Clone>(
+        &self,
+        shared: &'a mut Arc<BTreeMap<String, V>>,
+        text: impl Fn(&V) -> usize,
+    ) -> Option<&'a mut BTreeMap<String, V>> {
+        if Arc::strong_count(shared) > 1 && !self.is_too_much() {
+            self.may(shared.iter().map(|(name, value)| name.len() + text(value) + ENTRY).sum());
+        }
+        (!self.is_too_much()).then(|| Arc::make_mut(shared))
+    }
+}
 
 /// What surrounds a program: what those before it in the command leave it. Each command of a line begins with a copy, so that all
 /// that may be large is shared until one changes it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Around {
+    copied: Copied,
     env: Arc<Env>,
     /// Directories that are changed to, one below the other.
     folder: PathBuf,
@@ -23,8 +61,10 @@ pub(super) struct Around {
 /// What a shell knows, so far as its words tell it.
 #[derive(Debug, Clone, Default)]
 pub struct Shell {
-    /// Values of its variables; `None`: it is given several, or one that only the shell can tell.
-    variables: Arc<BTreeMap<String, Option<String>>>,
+    /// Those that its words set.
+    variables: Arc<BTreeMap<String, Variable>>,
+    /// How often all of them were forgotten, with those of its environment: it may have set any.
+    forgotten: usize,
     /// What its script is given.
     given: Arc<Vec<String>>,
     /// That has changed since.
@@ -33,6 +73,15 @@ pub struct Shell {
     script: Option<PathBuf>,
     /// Where it starts.
     start: PathBuf,
+}
+
+/// A variable of a shell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Variable {
+    /// `None`: it is given several, or one that only the shell can tell.
+    value: Option<String>,
+    /// How often all had been forgotten when it was set.
+    since: usize,
 }
 
 impl Shell {
@@ -56,9 +105,8 @@ impl Each {
     /// Each command of a command: of a line for a shell all that it starts, where each starts it.
     #[must_use]
     pub fn of(command: &[String], env: &Env, shell: Shell) -> Vec<Self> {
-        let mut around = Around { env: Arc::new(env.clone()), shell, ..Around::default() };
         let mut all = Vec::new();
-        each(command, &mut around, 0, &mut all);
+        each(command, &mut Around::of(env, shell), 0, &mut all);
         all
     }
 
@@ -74,9 +122,8 @@ impl Each {
                 text = text.replace(&around, folder);
             }
         }
-        let mut around = Around { env: Arc::new(env.clone()), shell, ..Around::default() };
         let mut all = Vec::new();
-        each_of_line(&text.replace("$(pwd)", "$PWD"), &mut around, 0, &mut all);
+        each_of_line(&text.replace("$(pwd)", "$PWD"), &mut Around::of(env, shell), 0, &mut all);
         all
     }
 }
@@ -117,6 +164,10 @@ fn each_of_line(line: &str, around: &mut Around, depth: usize, all: &mut Vec<Eac
             part if is_bracket(part) => subshells.pass(part, around),
             _ => {
                 let part: Vec<String> = part.iter().flat_map(|word| around.expanded(word)).collect();
+                if only_sets(&part) {
+                    part.iter().for_each(|word| around.assign(word));
+                    continue;
+                }
                 let mut own = around.clone();
                 match unwrapped(&part, &mut own) {
                     [] => {
@@ -127,14 +178,14 @@ fn each_of_line(line: &str, around: &mut Around, depth: usize, all: &mut Vec<Eac
                         if matches!(export.as_str(), "export" | "declare" | "readonly" | "local") =>
                     {
                         drop(own);
-                        around.export(variables);
                         variables.iter().for_each(|word| around.assign(word));
+                        around.export(variables);
                     }
                     [cd, folder @ ..] if matches!(cd.as_str(), "cd" | "pushd") => around.change(folder),
                     [popd, ..] if popd == "popd" => around.lost = true,
                     [repeat, name, ..] if matches!(repeat.as_str(), "for" | "select" | "read") => {
                         drop(own);
-                        drop(Arc::make_mut(&mut around.shell.variables).insert(name.clone(), None));
+                        around.take(name.clone(), None);
                     }
                     words => {
                         // What it sets is not known, nor where it goes.
@@ -142,7 +193,6 @@ fn each_of_line(line: &str, around: &mut Around, depth: usize, all: &mut Vec<Eac
                         if matches!(words[0].as_str(), "." | "source" | "eval" | "shift" | "getopts")
                             && !is_activated
                         {
-                            drop(own);
                             around.forget();
                         }
                         if depth < DEEPEST {
@@ -158,10 +208,17 @@ fn each_of_line(line: &str, around: &mut Around, depth: usize, all: &mut Vec<Eac
 }
 
 impl Around {
+    fn of(env: &Env, shell: Shell) -> Self {
+        Self { env: Arc::new(env.clone()), shell, ..Self::default() }
+    }
+
     /// A word as its shell takes it, as far as that is known: what is not keeps its sign.
     fn expanded(&self, word: &str) -> Vec<String> {
-        if matches!(word, "$@" | "$*" | "${@}") && !self.shell.is_shifted {
-            return self.shell.given.to_vec();
+        if matches!(word, "$@" | "$*" | "${@}") && !self.shell.is_shifted && !self.copied.is_too_much() {
+            let given = &self.shell.given;
+            if self.copied.may(given.iter().map(|word| word.len() + ENTRY).sum()) {
+                return given.to_vec();
+            }
         }
         let (mut text, mut rest) = (String::new(), word);
         while let Some((before, after)) = rest.split_once('$') {
@@ -174,7 +231,7 @@ impl Around {
                     after.split_at(after.find(|c| !is_name(c)).unwrap_or(after.len()))
                 }
             };
-            match self.value(name) {
+            match self.value(name).filter(|value| self.copied.may(value.len())) {
                 Some(value) => text.push_str(&value),
                 // The sign stays.
                 None => text.push_str(&rest[before.len()..rest.len() - end.len()]),
@@ -189,6 +246,9 @@ impl Around {
     }
 
     fn value(&self, name: &str) -> Option<String> {
+        if self.copied.is_too_much() {
+            return None;
+        }
         if let Some((name, default)) = name.split_once(":-") {
             let is_known = self.env.contains_key(name) || self.shell.variables.contains_key(name);
             let is_plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
@@ -204,34 +264,65 @@ impl Around {
             let word = || Some(self.shell.given.get(at.checked_sub(1)?).cloned().unwrap_or_default());
             return (!self.shell.is_shifted).then(word).flatten();
         }
-        self.shell.variables.get(name).cloned().unwrap_or_else(|| self.env.get(name).cloned())
+        match self.variable(name) {
+            Some(value) => value.cloned(),
+            None => self.env.get(name).cloned(),
+        }
+    }
+
+    /// What a variable was set to, if it was; also of one that was forgotten.
+    fn variable(&self, name: &str) -> Option<Option<&String>> {
+        // The home is taken to stay.
+        let is_known = |since| since == self.shell.forgotten || name == "HOME";
+        match self.shell.variables.get(name) {
+            Some(Variable { value, since }) => Some(value.as_ref().filter(|_| is_known(*since))),
+            None => (!is_known(0) && self.env.contains_key(name)).then_some(None),
+        }
+    }
+
+    /// Sets variables in its environment.
+    fn set(&mut self, variables: impl IntoIterator<Item = (String, String)>) {
+        let mut variables = variables.into_iter().peekable();
+        if variables.peek().is_some()
+            && let Some(env) = self.copied.own(&mut self.env, String::len)
+        {
+            env.extend(variables);
+        }
+    }
+
+    /// Takes a variable out of its environment.
+    fn unset(&mut self, name: &str) {
+        if self.env.contains_key(name)
+            && let Some(env) = self.copied.own(&mut self.env, String::len)
+        {
+            env.remove(name);
+        }
     }
 
     /// Gives what follows variables in its environment.
     fn export(&mut self, variables: &[String]) {
-        Arc::make_mut(&mut self.env).extend(variables.iter().filter_map(|word| assignment(word)));
+        self.set(variables.iter().filter_map(|word| assignment(word)));
     }
 
     /// Takes a variable. Where it has another value already, either may be the one that counts.
     fn assign(&mut self, word: &str) {
         let Some((name, value)) = assignment(word) else { return };
-        let known = self.shell.variables.get(&name);
-        let is_other = known.is_some_and(|known| known.as_ref() != Some(&value));
-        Arc::make_mut(&mut self.shell.variables)
-            .insert(name, Some(value).filter(|value| !is_other && !value.contains(['$', '`'])));
+        let is_other = self.variable(&name).is_some_and(|known| known != Some(&value));
+        let value = Some(value).filter(|value| !is_other && !value.contains(['$', '`']));
+        self.take(name, value);
+    }
+
+    fn take(&mut self, name: String, value: Option<String>) {
+        let text = |variable: &Variable| variable.value.as_ref().map_or(0, String::len);
+        if let Some(variables) = self.copied.own(&mut self.shell.variables, text) {
+            variables.insert(name, Variable { value, since: self.shell.forgotten });
+        }
     }
 
     /// Forgets variables and what a script is given.
     fn forget(&mut self) {
         self.shell.is_shifted = true;
-        let names: Vec<String> = self
-            .env
-            .keys()
-            .chain(self.shell.variables.keys())
-            .filter(|name| *name != "HOME")
-            .cloned()
-            .collect();
-        Arc::make_mut(&mut self.shell.variables).extend(names.into_iter().map(|name| (name, None)));
+        self.shell.forgotten += 1;
     }
 
     /// Goes where `cd` with these words does.
@@ -317,7 +408,7 @@ impl Start {
     /// Of a command. `None`: a line for a shell that does more than that, or what only a shell can read.
     #[must_use]
     pub fn of(command: &[String], env: &BTreeMap<String, String>) -> Option<Self> {
-        let mut around = Around { env: Arc::new(env.clone()), ..Around::default() };
+        let mut around = Around::of(env, Shell::default());
         let words = unwrapped(command, &mut around);
         let words = match line_of(words) {
             Some(at) => one(&words[at], &mut around)?,
@@ -330,7 +421,7 @@ impl Start {
             if inner == 0 {
                 break;
             }
-            Arc::make_mut(&mut around.env).extend(launcher::variables(&here.words[..inner]));
+            around.set(launcher::variables(&here.words[..inner]));
             let words = unwrapped(&here.words[inner..], &mut around).to_vec();
             here.words.truncate(inner);
             launcher = std::mem::replace(&mut here.words, words);
@@ -487,7 +578,10 @@ const WRAPPERS: &[Wrapper] = &[
 /// The program that a command starts. Of a line for a shell: the first launcher of several processes, else the first Python or server
 /// of language models, else the whole line.
 pub(super) fn started(command: &[String], env: &Env) -> Command {
-    let mut around = Around { env: Arc::new(env.clone()), ..Around::default() };
+    started_in(command, Around::of(env, Shell::default()))
+}
+
+fn started_in(command: &[String], mut around: Around) -> Command {
     let words = unwrapped(command, &mut around);
     let Some(at) = line_of(words) else { return program_in(words, around) };
     let parts = parts(&words[at]);
@@ -495,6 +589,8 @@ pub(super) fn started(command: &[String], env: &Env) -> Command {
     for part in &parts {
         match part.as_slice() {
             part if is_bracket(part) => subshells.pass(part, &mut around),
+            // Its shell alone has them, and no environment is copied.
+            part if only_sets(part) => {}
             part => {
                 let mut own = around.clone();
                 match unwrapped(part, &mut own) {
@@ -536,16 +632,22 @@ pub(super) fn started(command: &[String], env: &Env) -> Command {
 }
 
 /// A program, with what comes before it. Behind a launcher, too, directories may be changed.
-fn program_in(words: &[String], around: Around) -> Command {
-    let mut here = Command { words: flat(words), env: around.env, ..Command::default() };
-    let mut around = Around { env: Arc::default(), ..around };
+fn program_in(words: &[String], mut around: Around) -> Command {
+    let mut here = Command { words: flat(words), ..Command::default() };
     let inner = here.inner();
     if inner > 0 {
-        Arc::make_mut(&mut here.env).extend(launcher::variables(&here.words[..inner]));
+        around.set(launcher::variables(&here.words[..inner]));
+        here.env = std::mem::take(&mut around.env);
         let _ = unwrapped(&here.words[inner..], &mut around);
+    } else {
+        here.env = around.env;
     }
-    here.folder = Some(around.folder).filter(|_| !around.lost);
     here.packages = around.packages;
+    if around.copied.is_too_much() {
+        here.env = Arc::default();
+    } else {
+        here.folder = Some(around.folder).filter(|_| !around.lost);
+    }
     here
 }
 
@@ -614,6 +716,11 @@ fn runs_a_line(option: &str) -> bool {
     })
 }
 
+/// Whether a part sets variables and starts nothing.
+fn only_sets(part: &[String]) -> bool {
+    part.iter().all(|word| assignment(word).is_some())
+}
+
 fn assignment(word: &str) -> Option<(String, String)> {
     let (key, value) = word.split_once('=')?;
     let is_name = !key.is_empty()
@@ -627,7 +734,7 @@ pub(super) fn unwrapped<'a>(mut words: &'a [String], around: &mut Around) -> &'a
     while let Some((word, rest)) = words.split_first() {
         let name = stem(word);
         if let Some((key, value)) = assignment(word) {
-            Arc::make_mut(&mut around.env).insert(key, value);
+            around.set([(key, value)]);
             words = rest;
         } else if let Some((_, valued, own)) = WRAPPERS.iter().find(|(wrapper, ..)| *wrapper == name) {
             words = after_options(rest, valued, |option, value| {
@@ -684,12 +791,11 @@ fn after_options<'a>(
 
 /// What an option of `env` takes from the environment, or where it goes.
 fn environment(option: &str, value: Option<&str>, around: &mut Around) {
-    let env = Arc::make_mut(&mut around.env);
     match (option, value) {
-        ("-" | "-i" | "--ignore-environment", _) => env.clear(),
-        ("-u" | "--unset", Some(name)) => drop(env.remove(name)),
+        ("-" | "-i" | "--ignore-environment", _) => around.env = Arc::default(),
+        ("-u" | "--unset", Some(name)) => around.unset(name),
         ("-C" | "--chdir", Some(folder)) => around.folder.push(folder),
-        _ => drop(option.strip_prefix("-u").and_then(|name| env.remove(name))),
+        _ => option.strip_prefix("-u").into_iter().for_each(|name| around.unset(name)),
     }
 }
 
@@ -885,28 +991,87 @@ mod tests {
         assert_eq!(line("A=3 echo x; python t.py"), "0");
     }
 
+    /// Bytes that all variables of an environment take.
+    fn size(env: &Env) -> usize {
+        env.iter().map(|(name, value)| name.len() + value.len() + ENTRY).sum()
+    }
+
+    /// The commands of a command, and what was copied for them.
+    fn each_in(command: &[String], env: &Env, shell: Shell) -> (Vec<Each>, usize) {
+        let (mut around, mut all) = (Around::of(env, shell), Vec::new());
+        each(command, &mut around, 0, &mut all);
+        (all, around.copied.0.get())
+    }
+
+    fn of_bash(line: String) -> [String; 3] {
+        ["bash".to_owned(), "-c".to_owned(), line]
+    }
+
+    fn long_env() -> Env {
+        (0..200).map(|i| (format!("VARIABLE_{i}"), "x".repeat(40))).collect()
+    }
+
     /// A line of the length that one argument may have, of very many parts: each used to copy all that was set before it.
     #[test]
-    fn a_line_of_very_many_parts_is_read_at_once() {
-        let env: Env = (0..200).map(|i| (format!("VARIABLE_{i}"), "x".repeat(40))).collect();
-        let lines = [
+    fn the_parts_of_a_line_share_what_surrounds_them() {
+        let env = long_env();
+        for line in [
             (0..9_000).map(|i| format!("export a{i}=;")).collect::<String>(),
             (0..16_000).map(|i| format!("a{i}=;")).collect(),
             "a;".repeat(60_000),
             "cd x;".repeat(26_000),
-        ];
-        let began = std::time::Instant::now();
-        for line in lines {
-            let command = ["bash".to_owned(), "-c".to_owned(), line + "python t.py"];
-            assert_eq!(started(&command, &env).words, ["python", "t.py"]);
-            assert!(
-                Each::of(&command, &env, Shell::default())
-                    .last()
-                    .unwrap()
-                    .words
-                    .ends_with(&["t.py".to_owned()])
-            );
+            "eval x;".repeat(18_000),
+        ] {
+            let command = of_bash(line + "python t.py");
+            let around = Around::of(&env, Shell::default());
+            let copied = around.copied.clone();
+            assert_eq!(started_in(&command, around).words, ["python", "t.py"]);
+            assert_eq!(copied.0.get(), 0);
+            let (all, copied) = each_in(&command, &env, Shell::default());
+            assert_eq!(all.last().unwrap().words, ["python", "t.py"]);
+            assert!(all.iter().all(|each| Arc::ptr_eq(&each.command.env, &all[0].command.env)));
+            // The line's shell has one of its own.
+            assert!(copied <= size(&env), "{copied}");
         }
-        assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());
+    }
+
+    #[test]
+    fn what_would_be_copied_too_often_is_unknown_from_then_on() {
+        let env = long_env();
+        let given: Vec<String> = (0..20_000).map(|i| format!("--option-{i}")).collect();
+        for line in [
+            (0..9_000).map(|i| format!("export a{i}=;x;")).collect::<String>(),
+            (0..7_000).map(|i| format!("a{i}=;bash -c b=;")).collect(),
+            "a=1 x;".repeat(20_000),
+            "mpirun -x a=1 x;".repeat(8_000),
+            "x $@;".repeat(20_000),
+        ] {
+            let line = format!("b=2;x $b;{line}b=3;cd /w;python $b t.py");
+            let shell = Shell::new("/w".into(), None, given.clone());
+            let mut around = Around::of(&env, shell);
+            let mut all = Vec::new();
+            each_of_line(&line, &mut around, 0, &mut all);
+            let maps: BTreeMap<_, _> =
+                all.iter().map(|each| (Arc::as_ptr(&each.command.env), size(&each.command.env))).collect();
+            let (maps, words): (usize, usize) =
+                (maps.values().sum(), all.iter().flat_map(|each| &each.words).map(String::len).sum());
+            assert!(around.copied.is_too_much() && maps + words < MOST_COPIED + (1 << 20), "{maps} {words}");
+            let (first, last) = (&all[0], all.last().unwrap());
+            assert_eq!((first.words.join(" ").as_str(), first.command.env.len()), ("x 2", 200));
+            assert_eq!(first.command.folder, Some(PathBuf::new()));
+            assert_eq!((last.words.join(" ").as_str(), last.command.env.len()), ("python $b t.py", 0));
+            assert_eq!(last.command.folder, None);
+        }
+        let here = started(&of_bash("a=1 x;".repeat(20_000) + "python t.py"), &env);
+        assert_eq!((here.words.len(), here.env.len(), here.folder), (2, 0, None));
+    }
+
+    #[test]
+    fn what_is_sourced_may_set_what_was_known() {
+        let env = Env::from([("HOME", "/h"), ("B", "1")].map(|(name, value)| (name.into(), value.into())));
+        let line = "C=2;a $B $C $HOME;. x;a $B $C $HOME ${D:-4} ${B:-5};B=3;export C=2 D=4;a $B $C $D";
+        let (all, _) = each_in(&of_bash(line.to_owned()), &env, Shell::default());
+        let said: Vec<String> = all.iter().map(|each| each.words.join(" ")).collect();
+        assert_eq!(said, ["a 1 2 /h", ". x", "a $B $C /h 4 ${B:-5}", "a $B $C 4"]);
     }
 }
