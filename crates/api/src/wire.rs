@@ -692,6 +692,9 @@ pub struct JobDetail {
     pub pid: Option<u32>,
     /// Forecasts of its memory by source.
     pub forecasts_mib: BTreeMap<String, u64>,
+    /// Whether what earlier runs took goes before what was declared, under the policy in force.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub declared_overruled: bool,
     /// What carma computed of its memory at submission.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<EstimateView>,

@@ -36,7 +36,6 @@ use carma_core::input::{Action, Input, Observation, Rejected};
 use carma_core::ledger::Gpu;
 use carma_core::model::{Estimator, Exit, GpuId, Job, JobId, Phase, SharingMode, SuspendStep};
 use carma_core::plan::{bars_move, best_move};
-use carma_core::policy::{ForecastSource, MemoryScreen};
 use carma_core::state::State;
 use carma_core::units::{MiB, Millis};
 use carma_core::windows::Metric;
@@ -536,7 +535,7 @@ impl Engine {
         if news == News::OfProgram {
             let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
             let mut expected = self.parts.memory.expect(&gist, gpus);
-            if let Some(expected) = expected.as_mut().filter(|_| goes_by_runs(&self.state)) {
+            if let Some(expected) = expected.as_mut().filter(|_| self.state.options().policy.goes_by_runs()) {
                 expected.name_declared(before.declared);
             }
             if let Some(Expected { computed, view, measured }) = expected {
@@ -669,7 +668,7 @@ impl Engine {
         let gist = Arc::new(self.parts.memory.counted(gist));
         let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
         let mut expected = self.parts.memory.expect(&gist, gpus);
-        if let Some(expected) = expected.as_mut().filter(|_| goes_by_runs(&self.state)) {
+        if let Some(expected) = expected.as_mut().filter(|_| self.state.options().policy.goes_by_runs()) {
             expected.name_declared(request.gpu_memory_mib.map(MiB));
         }
         new.forecasts = memory::forecasts(&request, &gist, expected.as_ref());
@@ -1369,11 +1368,6 @@ impl Engine {
             plan_p99_us: percentile(&self.plan_us, 99),
         }
     }
-}
-
-/// Whether the policy has what earlier runs took go before what users declare.
-fn goes_by_runs(state: &State) -> bool {
-    matches!(state.options().policy.memory, MemoryScreen::Forecast { source: ForecastSource::Best, .. })
 }
 
 /// Whether the driver moves processes from one to the other.

@@ -36,7 +36,7 @@ impl Expected {
     /// Names what the user declared, where what earlier runs took goes before it.
     pub(crate) fn name_declared(&mut self, declared: Option<MiB>) {
         let Computed { upper, basis, .. } = self.computed;
-        if let Some(declared) = declared.filter(|declared| *declared != upper && basis.is_measured()) {
+        if let Some(declared) = declared.filter(|declared| self.computed.overrules(*declared)) {
             let reason = format!("{upper} by {basis}, which goes before the {declared} declared");
             self.view.reasons.insert(0, reason);
         }

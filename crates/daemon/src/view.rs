@@ -13,8 +13,9 @@ use carma_api::wire::{
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Reservation};
 use carma_core::model::{
-    Absence, Attempt, EndLevel, Finished, GpuId, Had, HostUse, Job, JobId, Phase, Placement,
+    Absence, Attempt, EndLevel, Finished, Forecasts, GpuId, Had, HostUse, Job, JobId, Phase, Placement,
 };
+use carma_core::policy::Policy;
 use carma_core::reading::{GpuKind, Health};
 use carma_core::state::{Account, Metered, State, Tally};
 use carma_core::units::{Fraction, MiB, Millis};
@@ -145,6 +146,7 @@ fn strangers_detail(detail: JobDetail) -> JobDetail {
         log_kept: _,
         pid: _,
         forecasts_mib,
+        declared_overruled,
         // Its reasons may name the model and its files.
         estimate: _,
         rate,
@@ -163,6 +165,7 @@ fn strangers_detail(detail: JobDetail) -> JobDetail {
         log_kept: false,
         pid: None,
         forecasts_mib,
+        declared_overruled,
         estimate: None,
         rate: rate.map(strangers_rate),
         time_limit_ms,
@@ -581,6 +584,7 @@ pub fn detail(
         log_kept: stored.is_some_and(|s| s.request.output.is_none()),
         pid,
         forecasts_mib: estimates.chain(forecasts).filter_map(|(k, v)| Some((k.to_owned(), v?.0))).collect(),
+        declared_overruled: is_overruled(&state.options().policy, f),
         estimate: stored.and_then(|s| s.estimate.clone()),
         rate,
         time_limit_ms: job.spec.request.time_limit.map(|m| m.0),
@@ -590,6 +594,12 @@ pub fn detail(
         job: row,
     };
     if asker.may_read(job.spec.user.uid) { detail } else { strangers_detail(detail) }
+}
+
+/// Whether what earlier runs took goes before what was declared.
+fn is_overruled(policy: &Policy, forecasts: &Forecasts) -> bool {
+    let known = forecasts.computed.zip(forecasts.declared).filter(|_| policy.goes_by_runs());
+    known.is_some_and(|(computed, declared)| computed.overrules(declared))
 }
 
 /// How it saves its work, if that was agreed.
@@ -806,7 +816,8 @@ fn status(gpu: &Gpu, look: Option<&Look>) -> (String, Option<String>) {
 pub(crate) mod tests {
     use super::*;
     use carma_core::input::{Input, Observation};
-    use carma_core::model::{Exit, ExitStatus, Forecasts, NewJob, Profile, Request, SharingMode, User};
+    use carma_core::model::{Basis, Computed, Exit, ExitStatus, NewJob, Profile, Request, SharingMode, User};
+    use carma_core::policy::presets;
     use carma_core::reading::{GpuInfo, GpuReading};
     use carma_core::windows::WindowSummary;
 
@@ -835,6 +846,21 @@ pub(crate) mod tests {
             run_time: None,
             hold: false,
         }
+    }
+
+    #[test]
+    fn a_declaration_is_overruled_where_the_policy_goes_by_earlier_runs() {
+        let of = |policy: &str, basis, declared| {
+            let upper = MiB(2150);
+            let (need, likely, coverage, elastic, of_gpu) = (upper, upper, 95, false, None);
+            let computed = Some(Computed { need, likely, upper, basis, coverage, elastic, of_gpu });
+            let forecasts = Forecasts { declared: Some(declared), computed, ..Forecasts::default() };
+            is_overruled(&presets::by_name(policy).unwrap(), &forecasts)
+        };
+        let declared = MiB::gib(3);
+        assert!(of("adaptive", Basis::Exact, declared) && of("carma", Basis::Scaled, declared));
+        assert!(!of("est-magm:horus", Basis::Exact, declared) && !of("exclusive", Basis::Exact, declared));
+        assert!(!of("adaptive", Basis::Graph, declared) && !of("adaptive", Basis::Exact, MiB(2150)));
     }
 
     /// A GPU that nobody is on.

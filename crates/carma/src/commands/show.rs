@@ -111,9 +111,8 @@ pub(crate) fn memory(job: &JobView) -> String {
 /// That what was declared is not what counts.
 fn overruled(detail: &JobDetail) -> Option<String> {
     let declared = *detail.forecasts_mib.get("declared")?;
-    let by_runs = |estimate: &EstimateView| matches!(estimate.tier.as_str(), "exact" | "scaled");
-    let runs = detail.estimate.as_ref().is_some_and(by_runs);
-    let differs = runs && detail.job.memory_reserved_mib.is_some_and(|reserved| reserved != declared);
+    let is_other = |reserved| reserved != declared;
+    let differs = detail.declared_overruled && detail.job.memory_reserved_mib.is_some_and(is_other);
     differs.then(|| format!("; {} were declared, and what earlier runs took goes before that", MiB(declared)))
 }
 
@@ -397,10 +396,8 @@ pub(crate) mod tests {
         assert_eq!([of("command"), of("directory"), of("log")], [PRIVATE; 3]);
         detail.forecasts_mib.insert("declared".into(), 3072);
         detail.job.memory_reserved_mib = Some(2150);
-        let runs =
-            |tier: &str| EstimateView { upper_mib: 2150, tier: tier.into(), ..EstimateView::default() };
-        for (estimate, told) in [(Some(runs("exact")), true), (Some(runs("config")), false), (None, false)] {
-            detail.estimate = estimate;
+        for told in [true, false] {
+            detail.declared_overruled = told;
             let shown = render(&detail, &Screen::of_width(None));
             let named =
                 shown.contains("; 3.0 GiB were declared, and what earlier runs took goes before that\n");
@@ -469,6 +466,7 @@ pub(crate) mod tests {
             log_kept: true,
             pid: Some(4242),
             forecasts_mib: [("declared".to_owned(), 8192), ("measured".to_owned(), 7000)].into(),
+            declared_overruled: false,
             estimate: None,
             rate: None,
             time_limit_ms: Some(7_200_000),

@@ -269,9 +269,15 @@ impl Policy {
         self.order.is_predicted() || self.progress.is_some()
     }
 
+    /// Whether what earlier runs took goes before what users declare. The published policies go by their estimators.
+    #[must_use]
+    pub const fn goes_by_runs(&self) -> bool {
+        matches!(self.memory, MemoryScreen::Forecast { source: ForecastSource::Best, .. })
+    }
+
     /// Whether a reservation follows what is observed from the first look on. The published policies' do not.
     #[must_use]
     pub(crate) const fn follows_early(&self) -> bool {
-        matches!(self.memory, MemoryScreen::Forecast { source: ForecastSource::Best, .. })
+        self.goes_by_runs()
     }
 }

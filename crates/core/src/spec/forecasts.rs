@@ -275,6 +275,14 @@ pub struct Computed {
     pub of_gpu: Option<MiB>,
 }
 
+impl Computed {
+    /// Whether it is what earlier runs took, and another amount than was declared, which it goes before.
+    #[must_use]
+    pub fn overrules(&self, declared: MiB) -> bool {
+        self.basis.is_measured() && self.upper != declared
+    }
+}
+
 /// What a computed forecast rests on, best first. `carma_memory::Tier` has the user's own number too, which is no
 /// computed forecast.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

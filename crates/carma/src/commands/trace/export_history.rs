@@ -207,6 +207,7 @@ mod tests {
             log_kept: true,
             pid: None,
             forecasts_mib: BTreeMap::from([("declared".to_owned(), 2048)]),
+            declared_overruled: false,
             estimate: None,
             rate: None,
             time_limit_ms: None,
