@@ -169,8 +169,8 @@ impl State {
             return MiB::ZERO;
         }
         let said = self.said(job);
-        let floor =
-            job.floor.or_else(|| self.floor_of_command(job.spec.command_key).filter(|_| said.is_zero()));
+        let of_command = || said.is_zero().then(|| self.floor_of_command(job.spec.command_key)).flatten();
+        let floor = job.floor.or_else(of_command);
         match floor {
             Some(Floor::Memory(floor)) => said.max(floor),
             Some(Floor::ExclusiveGpu) | None => said,
