@@ -408,9 +408,10 @@ pub enum Rejected {
         attempt: u32,
     },
 }
+
 /// Who may give orders about a user's job.
 fn entitled(owner: &str) -> String {
-    // Nobody is named twice.
+    // Each name once.
     if owner == "root" { "root or an operator".to_owned() } else { format!("{owner}, root or an operator") }
 }
 

@@ -150,7 +150,7 @@ fn refuse_foreign(state_dir: &Path) -> Result<(), ServeError> {
     }
     if mode & OF_ALL != 0 {
         let shared = mode & STICKY != 0 || foreign.is_some();
-        let close = if shared { "" } else { ", or run `chmod 700` on this one if nobody else needs it" };
+        let close = if shared { "" } else { ", or run `chmod 700` on this one if no other user needs it" };
         return refused(format!(
             "all users may write to it (mode {:04o}), and carma would close it to them; name a directory of carma's \
              own with --state{close}",

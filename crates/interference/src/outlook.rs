@@ -142,7 +142,8 @@ impl News {
 #[derive(Debug, Default)]
 pub struct Answered {
     /// By product name of the GPU; by way of sharing, whether KACE is asked, and number and limit of each member.
-    groups: BTreeMap<String, BTreeMap<Kind, Foretold>>,
+    /// Each with how often there had been news.
+    groups: BTreeMap<String, BTreeMap<Kind, (u64, Foretold)>>,
     /// How often there was news.
     times: u64,
     /// When there was news of a command last, by that count.
@@ -164,8 +165,6 @@ struct Asked {
 /// What is predicted of a group.
 #[derive(Debug)]
 struct Foretold {
-    /// How often there had been news.
-    times: u64,
     /// Expected progress of each member, and its lower bound; `None`: more than the model takes together.
     tasks: Option<Vec<Pace>>,
     /// Sum of the expected progress.
@@ -177,7 +176,8 @@ struct Foretold {
 impl Answered {
     /// Forgets what does not hold any more.
     pub fn forget(&mut self, news: &News) {
-        if news.model {
+        // Jobs without neighbours make news, and no groups.
+        if news.model || self.changed.len() >= MOST_GROUPS {
             *self = Self::default();
             return;
         }
@@ -207,24 +207,23 @@ impl Answered {
             let sure = classes.iter().all(|class| alone.knows(class.command, gpu));
             let asked: Vec<bool> = classes.iter().map(|class| class.asked).collect();
             let known = assumed(classes, gpu, alone);
-            let forecast = Foretold { times, ..Foretold::of(models, gpu, sharing, &known, &asked, bounds) };
-            if sure { forecast } else { forecast.unsure() }
+            let forecast = Foretold::of(models, gpu, sharing, &known, &asked, bounds);
+            (times, if sure { forecast } else { forecast.unsure() })
         };
-        let holds = |told: &Foretold, classes: &[Class]| {
-            changed.is_empty()
-                || classes.iter().all(|class| changed.get(&class.command).is_none_or(|at| *at <= told.times))
+        let holds = |told: u64, classes: &[Class]| {
+            classes.iter().all(|class| changed.get(&class.command).is_none_or(|at| *at <= told))
         };
         match self.groups.get_mut(gpu)?.entry(key) {
             Entry::Occupied(mut entry) => {
-                if !holds(entry.get(), &entry.key().2) {
+                if !holds(entry.get().0, &entry.key().2) {
                     let now = foretell(&entry.key().2);
                     entry.insert(now);
                 }
-                Some(entry.into_mut())
+                Some(&entry.into_mut().1)
             }
             Entry::Vacant(entry) => {
                 let now = foretell(&entry.key().2);
-                Some(entry.insert(now))
+                Some(&entry.insert(now).1)
             }
         }
     }
@@ -286,7 +285,6 @@ impl Foretold {
         }
         let sum = tasks.iter().flatten().map(|pace: &Pace| pace.expected.0).fold(0, u32::saturating_add);
         Self {
-            times: 0,
             tasks,
             sum: Fraction(sum),
             throughput: models.kace.map(|kace| throughput(kace, gpu, sharing, members)),
@@ -574,7 +572,7 @@ mod tests {
         };
         let (mut answered, mut known) = (Answered::default(), Known([(1, 90.0), (2, 30.0)].into()));
         let before = of(&mut answered, &known);
-        // Nobody told that these are known better now.
+        // Without news of it what is known better now changes no answer.
         known.0.extend([(1, 20.0), (3, 90.0)]);
         assert_eq!(of(&mut answered, &known), before);
 

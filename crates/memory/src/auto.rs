@@ -100,7 +100,7 @@ pub fn answer(history: &History, question: &Question<'_>, settings: &Settings) -
     Some(Answer { estimate: above(estimate, at_least, enough), elastic, peak })
 }
 
-/// Only runs that were cut off are known: how much more it takes nobody can say.
+/// Only runs that were cut off are known: how much more it takes is unknown.
 fn cut_off(had: MiB, gpu: MiB) -> Estimate {
     Estimate {
         need_mib: had,

@@ -261,7 +261,7 @@ impl Refusal {
 /// What of a GPU itself keeps a job off it, whatever is on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfTheGpu {
-    /// No job can have it until somebody repairs it or puts it back into use.
+    /// No job can have it until it is repaired or put back into use.
     OutOfUse,
     /// No job can have it until it is read again.
     Unread,

@@ -54,7 +54,7 @@ impl Given {
         }
     }
 
-    /// Why it is given these, where nobody is on them.
+    /// The reason of the decision where these GPUs are idle.
     pub(super) fn reason_idle(&self, want: &Want) -> Reason {
         let (need, source) = self.reserved(want);
         let source = source.filter(NeedSource::is_news);

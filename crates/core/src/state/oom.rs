@@ -147,7 +147,7 @@ impl State {
         }
         let Floor::Memory(floor) = floor else { return };
         let running = self.active().iter().filter_map(|id| self.job(*id));
-        let running = running.filter(|job| job.spec.command_key == command && self.is_unsaid(job));
+        let running = running.filter(|job| job.spec.command_key == command && self.said(job).is_zero());
         let placed: Vec<(JobId, GpuId)> = running
             .filter_map(|job| Some((job.spec.id, &job.placement()?.gpus)))
             .flat_map(|(id, gpus)| gpus.iter().map(move |gpu| (id, *gpu)))

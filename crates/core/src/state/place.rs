@@ -157,11 +157,6 @@ impl State {
         (reservation, forecast)
     }
 
-    /// Whether nothing is said of what a job takes, by its user or by earlier runs of its command.
-    pub(super) fn is_unsaid(&self, job: &Job) -> bool {
-        self.said(job).is_zero()
-    }
-
     /// What a job is to have, however late it takes it: its user says so, earlier runs of its command took that, or it ran out of memory with
     /// less; where nothing is said of it, one of its command did. Under the other policies what is observed counts once a job has settled.
     fn assured(&self, job: &Job) -> MiB {
@@ -169,16 +164,18 @@ impl State {
             return MiB::ZERO;
         }
         let said = self.said(job);
-        let of_command = || said.is_zero().then(|| self.floor_of_command(job.spec.command_key)).flatten();
-        let floor = job.floor.or_else(of_command);
+        let floor = match job.floor {
+            None if said.is_zero() => self.floor_of_command(job.spec.command_key),
+            own => own,
+        };
         match floor {
             Some(Floor::Memory(floor)) => said.max(floor),
             Some(Floor::ExclusiveGpu) | None => said,
         }
     }
 
-    /// What its user, or earlier runs of its command, say that a job takes.
-    fn said(&self, job: &Job) -> MiB {
+    /// What its user, or earlier runs of its command, say that a job takes; zero: nothing is said.
+    pub(super) fn said(&self, job: &Job) -> MiB {
         match self.options.forecast(&job.spec) {
             Some((declared, NeedSource::Declared)) => declared,
             Some((_, NeedSource::Computed { basis: Basis::Exact, .. })) => {
