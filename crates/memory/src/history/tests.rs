@@ -496,20 +496,23 @@ proptest! {
     }
 }
 
+/// A run with a hard limit, MiB.
+fn learn_within(
+    history: &mut History,
+    (signature, place): (&Signature, &Place),
+    outcome: Outcome,
+    limit: u64,
+    completed: bool,
+) {
+    let limit = Some(MiB(limit));
+    history.learn(&Run { signature, place, outcome, limit, completed, growing: false, estimates: &[] });
+}
+
 #[test]
 fn what_no_look_can_see_gets_the_limit_with_which_a_run_ended() {
     let (h200, job) = (place("H200"), signature("managed", 8));
     let run = |history: &mut History, outcome, limit| {
-        let limit = Some(MiB(limit));
-        history.learn(&Run {
-            signature: &job,
-            place: &h200,
-            outcome,
-            limit,
-            completed: false,
-            growing: false,
-            estimates: &[],
-        });
+        learn_within(history, (&job, &h200), outcome, limit, false);
     };
     let upper = |history: &History| ask(history, &job, &h200, &[]).unwrap().upper_mib;
     let mut history = History::default();
@@ -571,16 +574,7 @@ fn an_older_edition_is_no_lower_bound_of_one_that_was_measured() {
 fn a_limit_at_which_a_run_completed_is_enough() {
     let (h200, job) = (place("H200"), signature("tight.py", 8));
     let run = |history: &mut History, outcome, limit, completed| {
-        let limit = Some(MiB(limit));
-        history.learn(&Run {
-            signature: &job,
-            place: &h200,
-            outcome,
-            limit,
-            completed,
-            growing: false,
-            estimates: &[],
-        });
+        learn_within(history, (&job, &h200), outcome, limit, completed);
     };
     for seen in [4_040, 4_000] {
         let mut history = History::default();
