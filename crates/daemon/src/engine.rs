@@ -493,7 +493,7 @@ impl Engine {
     }
 
     /// A job taught something. Jobs that wait are to hear of it: all of the same program, and of the first in the queue those of
-    /// the same script, whatever its arguments, and some of whose command too little is known.
+    /// the same script, whatever its arguments, those of the same command of other users, and some of whose command too little is known.
     fn spread_news(&mut self, teacher: JobId) {
         let state = &self.state;
         let waits = |id| state.job(id).is_some_and(waits);
@@ -501,11 +501,12 @@ impl Engine {
             self.untold.add(id, News::OfProgram);
         }
         let memory = &self.parts.memory;
-        let script = |job| memory.gist(job).map(|gist| gist.class.program);
-        let taught = script(teacher);
+        let class = |job| memory.gist(job).map(|gist| gist.class);
+        let taught = class(teacher);
         let mut others = 0;
         for (_, job) in state.queue().line(state.now()).take(news::LOOKED_AT) {
-            let is_other = taught.is_none() || script(job.spec.id) != taught;
+            let is_same = |taught| class(job.spec.id).is_some_and(|class| class.learns_from(&taught));
+            let is_other = !taught.is_some_and(is_same);
             if is_other && (others == news::TOLD || !news::is_little(job.spec.run_time.as_ref())) {
                 continue;
             }

@@ -62,7 +62,7 @@ impl Gist {
     pub fn of(request: &SubmitRequest, uid: u32) -> Self {
         let mut signature = signature(request, uid);
         let program = own_program(&request.command);
-        let class = class(&request.cwd, uid, &signature, program.is_some());
+        let class = class(request, uid, &signature, program.is_some());
         (signature.length, signature.script) = (String::new(), String::new());
         let estimates: Vec<Estimate> =
             request.estimates.iter().take(MOST_ESTIMATES).filter_map(from_view).collect();
@@ -178,15 +178,19 @@ pub fn from_view(view: &EstimateView) -> Option<Estimate> {
     })
 }
 
-/// The classes of a job. Users do not learn from each other's commands, and of each other no more than how long jobs take
-/// here.
-fn class(cwd: &str, uid: u32, signature: &Signature, is_named: bool) -> Class {
-    let program = format!("{cwd} {}", signature.script);
+/// The classes of a job. Users learn how long each other's commands take only where those run the very same: scripts and configurations
+/// byte for byte, which only their client could read, with the same arguments.
+fn class(request: &SubmitRequest, uid: u32, signature: &Signature, is_named: bool) -> Class {
+    let program = format!("{} {}", request.cwd, signature.script);
     let batch = signature.batch.map_or_else(String::new, |batch| batch.to_string());
     let command = format!("{:016x} {batch} {}", signature.program, signature.length);
     let class = Class::of(&uid.to_string(), &program, &command);
     // `python -c`, `make` and the like run anything under one name. The key of the command, which is stored, stays what it was.
-    Class { program: if is_named { class.program } else { class.user }, ..class }
+    let class = Class { program: if is_named { class.program } else { class.user }, ..class };
+    match signature.shared.filter(|_| is_named) {
+        Some(shared) => class.shared_as(&format!("{shared:016x} {batch} {}", signature.length)),
+        None => Class { shared: class.program, ..class },
+    }
 }
 
 /// FNV-1a over user, command and directory: stable across versions of carma and of the compiler, since it

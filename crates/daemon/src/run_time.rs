@@ -209,6 +209,37 @@ mod tests {
     }
 
     #[test]
+    fn users_share_what_runs_the_same_bytes() {
+        let of = |line: &str, cwd: &str, script: Option<&str>, uid| {
+            let mut request = SubmitRequest { cwd: cwd.into(), ..request(line) };
+            request.task.script = script.map(str::to_owned);
+            Gist::of(&request, uid).class
+        };
+        let bytes = Some("5ca1ab1e");
+        let one = of("python train.py --model a --seed 1", "/home/a", bytes, 7);
+        let two = of("/opt/bin/python /home/b/src/train.py --model a --seed 2", "/", bytes, 8);
+        assert!(one.shared == two.shared && one.learns_from(&two) && one.program != two.program);
+        for other in [
+            of("python train.py --model a", "/home/b", Some("0ddba11"), 8),
+            of("python train.py --model b", "/home/b", bytes, 8),
+            of("python train.py --model a --epochs 9", "/home/b", bytes, 8),
+            of("python train.py --model a -b 32", "/home/b", bytes, 8),
+        ] {
+            assert!(other.shared != one.shared && !one.learns_from(&other));
+        }
+        // Whose text nobody read, and what runs other words, is the user's own.
+        for (line, script) in [
+            ("python train.py --model a", None),
+            ("python train.py --model a", Some(carma_memory::history::UNREAD)),
+            ("python -c pass", bytes),
+        ] {
+            let own = of(line, "/home/a", script, 7);
+            assert_eq!(own.shared, own.program, "{line} {script:?}");
+            assert!(!of(line, "/home/a", script, 8).learns_from(&own));
+        }
+    }
+
+    #[test]
     fn what_ends_say() {
         let attempt = |status, started| Attempt {
             exit: Some(Exit::of(status)),

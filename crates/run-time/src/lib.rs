@@ -1,7 +1,7 @@
 //! How long a job will run, from what earlier runs took: pure, without a file or a clock.
 //!
-//! A job belongs to a class on each of four levels, from narrow to wide: its very command, its program, its user, all jobs
-//! of the machine. A class keeps the time of its latest runs, alone on their GPUs. A forecast is three quantiles of all of
+//! A job belongs to a class on each of five levels, from narrow to wide: its very command, the same command of any user, its program,
+//! its user, all jobs of the machine. A class keeps the time of its latest runs, alone on their GPUs. A forecast is three quantiles of all of
 //! them together, in which a narrow class outweighs the wider ones as soon as it has a few runs.
 //!
 //! A run that was cut off (cancelled, failed, out of memory, at its time limit, put back into the queue) says that the job
@@ -41,12 +41,13 @@ const TAIL: f64 = 0.05;
 pub const LONGEST_S: u64 = 3_155_760_000;
 
 /// From narrow to wide.
-const LEVELS: [RunsOf; 4] = [RunsOf::Command, RunsOf::Program, RunsOf::User, RunsOf::All];
+const LEVELS: [RunsOf; 5] = [RunsOf::Command, RunsOf::Shared, RunsOf::Program, RunsOf::User, RunsOf::All];
 
 /// The name of a level where its classes are stored.
 const fn word(level: RunsOf) -> &'static str {
     match level {
         RunsOf::Command => "command",
+        RunsOf::Shared => "shared",
         RunsOf::Program => "program",
         RunsOf::User => "user",
         RunsOf::All => "all",
@@ -54,10 +55,11 @@ const fn word(level: RunsOf) -> &'static str {
 }
 
 /// How many runs the wider levels together count for beside a level's own. One run of the very command says more than all
-/// else that is known.
+/// else that is known, and those of one other user who runs the same as much as all that is wider.
 const fn wider(level: RunsOf) -> f64 {
     match level {
         RunsOf::Command => 0.5,
+        RunsOf::Shared => 1.0,
         RunsOf::Program | RunsOf::User | RunsOf::All => 3.0,
     }
 }
@@ -65,7 +67,7 @@ const fn wider(level: RunsOf) -> f64 {
 const fn kept(level: RunsOf) -> usize {
     match level {
         RunsOf::All => KEPT_OF_ALL,
-        RunsOf::Command | RunsOf::Program | RunsOf::User => KEPT,
+        RunsOf::Command | RunsOf::Shared | RunsOf::Program | RunsOf::User => KEPT,
     }
 }
 
@@ -74,7 +76,9 @@ fn weight(level: RunsOf, age: usize) -> f64 {
     match level {
         // Which job ran last says nothing of one that nothing else is known of.
         RunsOf::All => 1.0,
-        RunsOf::Command | RunsOf::Program | RunsOf::User => 0.5_f64.powf(age as f64 / HALF_LIFE),
+        RunsOf::Command | RunsOf::Shared | RunsOf::Program | RunsOf::User => {
+            0.5_f64.powf(age as f64 / HALF_LIFE)
+        }
     }
 }
 
@@ -84,6 +88,8 @@ fn weight(level: RunsOf, age: usize) -> f64 {
 pub struct Class {
     /// Of user, program and all words that change how long it runs.
     pub command: u64,
+    /// The same of any user, [`Self::shared_as`]; else the program's.
+    pub shared: u64,
     /// Of user and program.
     pub program: u64,
     /// Of the user.
@@ -106,13 +112,27 @@ impl Class {
         };
         let user = next(user, None);
         let program = next(program, Some(user));
-        Self { user, program, command: next(command, Some(program)) }
+        Self { user, program, shared: program, command: next(command, Some(program)) }
     }
 
-    /// Whose the class of a level is; that of all jobs is nobody's.
+    /// The same job, which runs what `what` says byte for byte, as jobs of other users may.
+    #[must_use]
+    pub fn shared_as(self, what: &str) -> Self {
+        let mut hash = FnvHasher::default();
+        hash.write(what.as_bytes());
+        Self { shared: hash.finish(), ..self }
+    }
+
+    /// Whether an end of that job tells more of this one than that of any job of the user.
+    #[must_use]
+    pub const fn learns_from(&self, over: &Self) -> bool {
+        self.program == over.program || self.shared == over.shared
+    }
+
+    /// Whose the class of a level is; that of all jobs is nobody's, and what users share is the last one's.
     const fn owner(&self, level: RunsOf) -> u64 {
         match level {
-            RunsOf::Command | RunsOf::Program | RunsOf::User => self.user,
+            RunsOf::Command | RunsOf::Shared | RunsOf::Program | RunsOf::User => self.user,
             RunsOf::All => 0,
         }
     }
@@ -120,6 +140,7 @@ impl Class {
     const fn key(&self, level: RunsOf) -> u64 {
         match level {
             RunsOf::Command => self.command,
+            RunsOf::Shared => self.shared,
             RunsOf::Program => self.program,
             RunsOf::User => self.user,
             RunsOf::All => 0,
@@ -159,10 +180,30 @@ impl Running {
     }
 }
 
+/// A run as a class keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    #[serde(flatten)]
+    run: Run,
+    /// The user, where it counts who it was: where users share a class. Else 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    by: u64,
+}
+
+impl Kept {
+    fn new(run: Run, level: RunsOf, user: u64) -> Self {
+        Self { run, by: if level == RunsOf::Shared { user } else { 0 } }
+    }
+}
+
+fn is_zero(by: &u64) -> bool {
+    *by == 0
+}
+
 /// The latest runs of a class, the newest last.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Runs {
-    runs: VecDeque<Run>,
+    runs: VecDeque<Kept>,
     /// When it was last used, in updates.
     used: u64,
     /// Whose it is, 0 where an older version stored it.
@@ -171,24 +212,28 @@ struct Runs {
 }
 
 impl Runs {
-    /// Drops the oldest. Runs that were cut off, however many, drop none that came to their end.
+    /// Drops the oldest, of the user who has most. Runs that were cut off, however many, drop none that came to their end.
     fn bound(&mut self, level: RunsOf) {
         for (cut, most) in [(false, kept(level)), (true, kept(level) / 2)] {
-            let mut spare = self.runs.iter().filter(|run| run.cut == cut).count().saturating_sub(most);
-            self.runs.retain(|run| {
-                let drop = run.cut == cut && spare > 0;
-                spare -= usize::from(drop);
-                !drop
-            });
+            while self.runs.iter().filter(|kept| kept.run.cut == cut).count() > most {
+                let mut of: BTreeMap<u64, usize> = BTreeMap::new();
+                for kept in self.runs.iter().filter(|kept| kept.run.cut == cut) {
+                    *of.entry(kept.by).or_default() += 1;
+                }
+                let by = of.into_iter().max_by_key(|(_, runs)| *runs).map(|(by, _)| by);
+                let oldest = self.runs.iter().position(|kept| kept.run.cut == cut && Some(kept.by) == by);
+                let Some(oldest) = oldest else { break };
+                self.runs.remove(oldest);
+            }
         }
     }
 
     /// The weight of each run. Only ends make earlier runs older: what was cut off says too little to stand in their place.
     fn weights(&self, level: RunsOf) -> Vec<f64> {
         let mut age = 0;
-        let latest_first = self.runs.iter().rev().map(|run| {
+        let latest_first = self.runs.iter().rev().map(|kept| {
             let weight = weight(level, age);
-            age += usize::from(!run.cut);
+            age += usize::from(!kept.run.cut);
             weight
         });
         let mut weights: Vec<f64> = latest_first.collect();
@@ -218,7 +263,7 @@ impl RunTimes {
     pub fn load(&mut self, key: &str, body: &str) -> Result<(), String> {
         let key = parse(key).ok_or_else(|| format!("'{key}' is no class"))?;
         let mut runs: Runs = serde_json::from_str(body).map_err(|e| e.to_string())?;
-        runs.runs.retain(|run| run.seconds <= LONGEST_S);
+        runs.runs.retain(|kept| kept.run.seconds <= LONGEST_S);
         runs.bound(key.0);
         self.updates = self.updates.max(runs.used);
         let (used, user) = (runs.used, runs.user);
@@ -253,7 +298,7 @@ impl RunTimes {
         for key in levels(class) {
             let runs = self.classes.entry(key).or_default();
             let old = (runs.user, runs.used);
-            runs.runs.push_back(run);
+            runs.runs.push_back(Kept::new(run, key.0, class.user));
             runs.bound(key.0);
             (runs.user, runs.used) = (class.owner(key.0), self.updates);
             self.unlist(old.0, old.1, key);
@@ -272,19 +317,23 @@ impl RunTimes {
         // What all narrower levels leave to the wider ones.
         let mut left = 1.0;
         for (level, key) in levels(class) {
-            let mut runs: Vec<(Run, f64)> = Vec::new();
+            let mut runs: Vec<(Kept, f64)> = Vec::new();
             if let Some(known) = self.classes.get(&(level, key)) {
                 runs.extend(known.runs.iter().copied().zip(known.weights(level)));
             }
-            let ended = runs.iter().filter(|(run, _)| !run.cut).count();
+            let ended = runs.iter().filter(|(kept, _)| !kept.run.cut).count();
             // Users learn nothing from what jobs of others only say of themselves.
-            let counts = ended == 0 && level != RunsOf::All;
+            let counts = ended == 0 && !matches!(level, RunsOf::Shared | RunsOf::All);
             // All that ever came to their end, were cut off or run are one cohort. Once the first are forgotten, the latest ends stand
             // for all jobs, and those that run, the long ones, would count too much.
             if ended < kept(level) {
                 let there = running().iter().filter(|job| job.class.key(level) == key);
-                runs.extend(there.map(|job| (job.run(counts), 1.0)));
+                runs.extend(there.map(|job| (Kept::new(job.run(counts), level, job.class.user), 1.0)));
             }
+            if level == RunsOf::Shared {
+                each_user_once(&mut runs);
+            }
+            let runs: Vec<(Run, f64)> = runs.into_iter().map(|(kept, weight)| (kept.run, weight)).collect();
             // By the ends alone: however many runs were cut off, they move no weight from one level to another.
             let own: f64 = runs.iter().filter(|(run, _)| !run.cut).map(|(_, weight)| weight).sum();
             // The widest level takes what is left.
@@ -328,6 +377,17 @@ impl RunTimes {
             self.classes.remove(&key);
             self.changed.insert(key);
         }
+    }
+}
+
+/// Runs of one user count for one together, however many there are: what users share, each could fill with runs of a second.
+fn each_user_once(runs: &mut [(Kept, f64)]) {
+    let mut of: BTreeMap<u64, f64> = BTreeMap::new();
+    for (kept, weight) in runs.iter().filter(|(kept, _)| !kept.run.cut) {
+        *of.entry(kept.by).or_default() += weight;
+    }
+    for (kept, weight) in runs {
+        *weight /= of.get(&kept.by).map_or(1.0, |all| all.max(1.0));
     }
 }
 

@@ -3,11 +3,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 fn class(user: u64, program: u64, command: u64) -> Class {
-    Class {
-        user: user << 32,
-        program: user << 32 | program << 16,
-        command: user << 32 | program << 16 | command,
-    }
+    let of_program = user << 32 | program << 16;
+    Class { user: user << 32, program: of_program, shared: of_program, command: of_program | command }
 }
 
 fn ran(seconds: u64) -> Run {
@@ -50,6 +47,47 @@ fn one_run_of_the_command_counts_for_more_than_all_else_and_of_the_program_does_
     assert_eq!(median(&times, class(1, 1, 2)), Some((5000, RunsOf::Command, 1)));
     times.learn(&class(1, 3, 1), ran(5000));
     assert_eq!(median(&times, class(1, 3, 2)), Some((10, RunsOf::Program, 1)));
+}
+
+/// The class of a user's job that runs what others run, too.
+fn shared(user: u64) -> Class {
+    class(user, 1, 1).shared_as("train --epochs 3")
+}
+
+#[test]
+fn what_others_ran_of_the_very_same_says_more_than_other_programs() {
+    let mut times = RunTimes::default();
+    (0..20).for_each(|_| times.learn(&class(1, 2, 1), ran(10)));
+    times.learn(&shared(2), ran(700));
+    assert_eq!(median(&times, class(1, 1, 1)).map(|(s, ..)| s), Some(10));
+    assert_eq!(
+        times.forecast(&shared(1), || &[]).map(|f| (f.high_s, f.basis, f.runs)),
+        Some((700, RunsOf::Shared, 1))
+    );
+    times.learn(&shared(3), ran(700));
+    assert_eq!(median(&times, shared(1)), Some((700, RunsOf::Shared, 2)));
+    // An own run says more.
+    times.learn(&shared(1), ran(500));
+    assert_eq!(median(&times, shared(1)), Some((500, RunsOf::Command, 1)));
+}
+
+#[test]
+fn of_what_users_share_each_counts_once() {
+    let mut times = RunTimes::default();
+    for user in 2..5 {
+        times.learn(&shared(user), ran(600));
+    }
+    (0..1000).for_each(|_| times.learn(&shared(9), ran(1)));
+    (0..1000).for_each(|_| times.learn(&shared(9), cut(90_000)));
+    let (median_s, basis, _) = median(&times, shared(1)).unwrap();
+    assert_eq!((median_s, basis), (600, RunsOf::Shared));
+    let kept = &times.classes[&(RunsOf::Shared, shared(1).shared)].runs;
+    assert_eq!(kept.iter().filter(|kept| !kept.run.cut && kept.by != 9 << 32).count(), 3);
+    // And what others' jobs count is not heard of.
+    let mut none = RunTimes::default();
+    none.learn(&shared(2), cut(5));
+    let counts = [runs(shared(2), 5, Some(200))];
+    assert_eq!(none.forecast(&shared(1), || &counts), None);
 }
 
 fn runs(class: Class, done_s: u64, count_s: Option<u64>) -> Running {
@@ -136,7 +174,7 @@ fn failures_at_once_change_nothing() {
     (0..100).for_each(|_| times.learn(&class(1, 1, 1), cut(1)));
     assert_eq!(times.forecast(&class(1, 1, 1), || &[]).unwrap(), before);
     let runs = &times.classes[&(RunsOf::Command, class(1, 1, 1).command)].runs;
-    assert_eq!((runs.len(), runs[0]), (KEPT / 2 + 1, ran(300)));
+    assert_eq!((runs.len(), runs[0].run), (KEPT / 2 + 1, ran(300)));
 }
 
 #[test]
@@ -154,6 +192,7 @@ fn what_is_stored_comes_back_and_what_is_not_understood_is_refused() {
         times.learn(&class(n % 3, n % 5, n), if n % 7 == 0 { cut(n) } else { ran(n * n) });
     }
     times.learn(&class(1, 1, 1), ran(0));
+    times.learn(&class(1, 1, 1).shared_as("train"), ran(40));
     let rows = times.changes().unwrap();
     assert!(times.changes().unwrap().is_empty());
     let mut again = RunTimes::default();
@@ -177,7 +216,7 @@ fn what_is_stored_comes_back_and_what_is_not_understood_is_refused() {
     again.load("user/0000000000000007", &body).unwrap();
     again.load("user/0000000000000007", &body).unwrap();
     let runs = &again.classes[&(RunsOf::User, 7)].runs;
-    assert_eq!((runs.len(), runs[0].seconds), (KEPT, 68));
+    assert_eq!((runs.len(), runs[0].run.seconds), (KEPT, 68));
     assert_eq!(listed(&again), again.classes.len());
 }
 
@@ -220,7 +259,9 @@ fn the_classes_are_bounded() {
 #[test]
 fn levels_that_say_the_same_count_once() {
     let of = |class: Class| levels(&class).map(|(level, _)| level).collect::<Vec<_>>();
-    assert_eq!(of(Class::of("alice", "train.py", "--epochs 3")), LEVELS);
+    assert_eq!(of(Class::of("alice", "train.py", "--epochs 3").shared_as("train.py --epochs 3")), LEVELS);
+    let unshared = of(Class::of("alice", "train.py", "--epochs 3"));
+    assert_eq!(unshared, LEVELS.into_iter().filter(|level| *level != RunsOf::Shared).collect::<Vec<_>>());
     assert_eq!(of(Class::of("alice", "train.py", "")), [RunsOf::Program, RunsOf::User, RunsOf::All]);
     assert_eq!(of(Class::of("", "", "")), [RunsOf::User, RunsOf::All]);
     assert_ne!(Class::of("a", "bc", ""), Class::of("ab", "c", ""));
@@ -231,7 +272,7 @@ proptest! {
     #[test]
     fn whatever_is_stored_is_read_or_refused(
         rows in proptest::collection::vec(
-            (select(vec!["command/1", "program/1", "user/1", "all/0", "all/1", ""]), any::<[u64; 4]>(), any::<bool>(), ".{0,8}"),
+            (select(vec!["command/1", "shared/1", "program/1", "user/1", "all/0", "all/1", ""]), any::<[u64; 4]>(), any::<bool>(), ".{0,8}"),
             0..8,
         ),
     ) {
@@ -242,7 +283,7 @@ proptest! {
             let _ = times.load(key, &text);
             let _ = times.load(&text, &body);
         }
-        let class = Class { command: 1, program: 1, user: 1 };
+        let class = Class { command: 1, shared: 1, program: 1, user: 1 };
         if let Some(forecast) = times.forecast(&class, || &[]) {
             prop_assert!(forecast.low_s <= forecast.median_s && forecast.median_s <= forecast.high_s);
             prop_assert!(forecast.high_s <= LONGEST_S);

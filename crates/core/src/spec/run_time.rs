@@ -43,6 +43,8 @@ impl RunTime {
 pub enum RunsOf {
     /// The same command of the same user.
     Command,
+    /// The same command of any user: equal arguments and scripts.
+    Shared,
     /// The same program of the same user, with other arguments.
     Program,
     /// The same user.
@@ -61,6 +63,7 @@ impl fmt::Display for RunTime {
         };
         let whose = match self.basis {
             RunsOf::Command => "this command",
+            RunsOf::Shared => "this command by any user",
             RunsOf::Program => "this program with other arguments",
             RunsOf::User => "other programs of this user",
             RunsOf::All => "jobs of all users",

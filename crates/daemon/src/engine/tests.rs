@@ -386,8 +386,12 @@ fn peer(uid: u32) -> Peer {
 }
 
 fn submission(request: SubmitRequest) -> Submission {
+    submission_of(request, 7)
+}
+
+fn submission_of(request: SubmitRequest, uid: u32) -> Submission {
     let request = SubmitRequest { cwd: "/".into(), ..request };
-    Submission::check(request, 7, &UserLimits::NONE).ok().unwrap()
+    Submission::check(request, uid, &UserLimits::NONE).ok().unwrap()
 }
 
 /// Those who are refused ask again at once: a turn that went on for as long as messages come would go on for ever.
@@ -515,6 +519,30 @@ fn each_end_of_a_script_is_news_to_its_jobs_in_the_queue() {
         machine.engine.turn(Duration::ZERO);
         let told = machine.engine.state.job(waits).unwrap().spec.run_time.unwrap();
         assert_eq!((told.basis, told.runs), (RunsOf::Program, runs));
+    }
+}
+
+/// Of what takes the same, byte for byte, other users hear how long it took, and nothing of its memory.
+#[test]
+fn an_end_is_news_to_the_same_command_of_another_user() {
+    let mut machine = Machine::new();
+    let mut submitted = |uid, hold| {
+        let command = ["python3", "train.py", "--layers", "9"].map(str::to_owned).into();
+        let sharing = Some(SharingMode::TimeSlice);
+        let mut request = SubmitRequest { command, sharing, hold, ..SubmitRequest::default() };
+        request.task.script = Some("5ca1ab1e".to_owned());
+        JobId(machine.engine.try_submit(submission_of(request, uid), &peer(uid)).ok().unwrap().id)
+    };
+    let (waits, ends) = (submitted(8, false), [0, 1].map(|_| submitted(7, true)));
+    machine.engine.turn_end();
+    for (runs, id) in (1..).zip(ends) {
+        machine.launched(id);
+        machine.engine.exited(id, 1, Exit::of(ExitStatus::Code(0)));
+        machine.engine.turn(Duration::ZERO);
+        let spec = &machine.engine.state.job(waits).unwrap().spec;
+        let told = spec.run_time.unwrap();
+        assert_eq!((told.basis, told.runs), (RunsOf::Shared, runs));
+        assert_eq!(spec.forecasts.computed, None);
     }
 }
 

@@ -72,6 +72,9 @@ pub struct Signature {
     /// User, directory, command without batch size and without what does not change memory, settings,
     /// number of GPUs, data set.
     pub program: u64,
+    /// The same without user and directory, but with the editions of script and model: what any user may run. `None`: its text is not
+    /// known.
+    pub shared: Option<u64>,
     /// Editions of script and model.
     pub content: u64,
     /// Its text could not be read: that two runs have the same edition is never known.
@@ -230,21 +233,46 @@ impl Signature {
         }
         let mut content = Hash::default();
         content.text(facts.script.unwrap_or_default()).text(facts.model.unwrap_or_default());
+        let content = content.finish();
+        let script = script(facts.command);
+        let known = facts.script.is_some_and(|text| text != UNREAD);
+        let shared = known.then(|| shared(facts, &kept, &script, content));
         let mut label = kept.join(" ");
         while label.len() > LABEL {
             label.pop();
         }
         Self {
             program: program.finish(),
-            content: content.finish(),
+            shared,
+            content,
             unread: facts.script == Some(UNREAD),
             batch: facts.batch_size.or(sizes.most()),
             user: facts.user,
             label,
             length: length.join(" "),
-            script: script(facts.command),
+            script,
         }
     }
+}
+
+/// [`Signature::shared`] of a command whose text is known. Where program and script lie does not count: each user has a place.
+fn shared(facts: &Facts<'_>, kept: &[String], script: &str, content: u64) -> u64 {
+    let mut shared = Hash::default();
+    shared.number(content).number(u64::from(facts.gpus));
+    let runs: Vec<&str> = script.split(' ').map(file_name).collect();
+    for word in kept {
+        let name = file_name(word);
+        shared.text(if runs.contains(&name) { name } else { word });
+    }
+    shared.number(u64::MAX).text(facts.dataset.unwrap_or_default());
+    for (key, value) in facts.settings {
+        shared.text(key).text(value);
+    }
+    shared.finish()
+}
+
+fn file_name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
 }
 
 /// A command taken apart.

@@ -98,14 +98,14 @@ impl<'a> CoreScheduler<'a> {
         }
     }
 
-    /// The class of a job in forecasts of run time: its task is its command. Tasks without a name are told apart by their
-    /// GPUs alone.
+    /// The class of a job in forecasts of run time: its task is its command, which other users run, too. Tasks without a name are told
+    /// apart by their GPUs alone.
     fn class(&self, job: JobIndex) -> Class {
         let it = &self.workload.jobs[job as usize];
         let (user, gpus) = (&self.workload.users[it.user as usize], it.gpus.to_string());
         match it.task.name.is_empty() {
             true => Class::of(user, &gpus, ""),
-            false => Class::of(user, &it.task.name, &gpus),
+            false => Class::of(user, &it.task.name, &gpus).shared_as(&format!("{} {gpus}", it.task.name)),
         }
     }
 
@@ -142,20 +142,20 @@ impl<'a> CoreScheduler<'a> {
         self.commands.get(job as usize).copied().unwrap_or_default()
     }
 
-    /// A job is over: of the first that wait, those of its task and those of which little is known hear what it took, as the daemon's
+    /// A job is over: of the first that wait, those of its task, of any user, and those of which little is known hear what it took, as the daemon's
     /// do.
     fn tell_run_times(&mut self, now: Millis, over: JobIndex) {
         let by_length = self.state.options().policy.line.is_by_length();
         if !by_length || self.known.run_times() != RunTimesKnown::Learned {
             return;
         }
-        let program = self.class(over).program;
+        let taught = self.class(over);
         let running = LazyCell::new(|| self.running());
         let mut others = 0;
         let mut told = Vec::new();
         for (_, job) in self.state.queue().line(now).take(news::LOOKED_AT) {
             let (class, before) = (self.class(index(job.spec.id)), job.spec.run_time.as_ref());
-            let is_other = class.program != program;
+            let is_other = !class.learns_from(&taught);
             if is_other && (others == news::TOLD || !news::is_little(before)) {
                 continue;
             }
