@@ -65,12 +65,13 @@ impl<'a> CoreScheduler<'a> {
         let gpus = inventory.len();
         let outlooks = Outlooks::wanted(setup, gpus, workload.jobs.len());
         let users = (0..).zip(&workload.users).map(|(uid, name)| User::new(1000 + uid, Arc::clone(name)));
+        let known = Known::new(setup.knowledge);
         let mut it = Self {
             state: State::default(),
             workload,
             users: users.collect(),
-            commands: commands(workload),
-            known: Known::new(setup.knowledge),
+            commands: commands(workload, known.learns_tasks()),
+            known,
             reads_windows: gated || ranks_windows,
             ranks_windows,
             verdicts: vec![GateVerdict::Open; gpus],
@@ -364,10 +365,13 @@ impl<'a> CoreScheduler<'a> {
     }
 }
 
-/// Of each job, the first of its task.
-fn commands(workload: &Workload) -> Vec<u64> {
-    let mut first: BTreeMap<*const CatalogueTask, u64> = BTreeMap::new();
-    let of = |(at, job): (u64, &WorkJob)| *first.entry(Arc::as_ptr(&job.task)).or_insert(at);
+/// Of each job, the first of its task. `of_user`: of its user's jobs of that task, as the daemon learns what a command does for its user
+/// alone.
+fn commands(workload: &Workload, of_user: bool) -> Vec<u64> {
+    let mut first: BTreeMap<(*const CatalogueTask, Option<u32>), u64> = BTreeMap::new();
+    let of = |(at, job): (u64, &WorkJob)| {
+        *first.entry((Arc::as_ptr(&job.task), of_user.then_some(job.user))).or_insert(at)
+    };
     (0..).zip(&workload.jobs).map(of).collect()
 }
 
