@@ -54,6 +54,13 @@ impl Company {
         with
     }
 
+    /// Whether all of another are here, on the same kind of GPU, and share it in the same way.
+    pub(crate) fn has_all_of(&self, part: &Self) -> bool {
+        let mut classes = self.classes.iter();
+        (self.kind, self.sharing) == (part.kind, part.sharing)
+            && part.classes.iter().all(|class| classes.any(|here| here == class))
+    }
+
     /// The same without some of them.
     #[must_use]
     pub(crate) fn without(&self, gone: impl IntoIterator<Item = Class>) -> Self {

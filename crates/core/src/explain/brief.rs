@@ -60,7 +60,7 @@ impl Refusal {
             Self::Unpredicted { .. } | Self::Unprofiled { .. } => "not predicted yet",
             Self::Uncontrolled => "others' processes there",
             Self::Apart { .. } => "kept apart",
-            Self::Floor { .. } | Self::WholeRun { .. } => "below the floor",
+            Self::Floor { .. } | Self::TooSlow { .. } | Self::WholeRun { .. } => "below the floor",
             Self::Gain { .. } => "too little gain",
             Self::Bad => "went wrong before",
             Self::Held { .. } => "kept for another job",
@@ -116,6 +116,7 @@ impl Refusal {
             }
             Self::Apart { job } => format!("kept apart from job {job}"),
             Self::Floor { job, expected: _, floor } => format!("{cause} of {floor}: job {job}"),
+            Self::TooSlow { job, measured: _, least } => format!("{cause} of {least} as measured: job {job}"),
             Self::WholeRun { job, whole: _, least } => format!("{cause} of {least} over its run: job {job}"),
             Self::Gain { gain: _, least } => format!("{cause}: {least} wanted"),
             Self::Held { job } => format!("kept for job {job}"),

@@ -19,6 +19,7 @@ impl Reason {
                     | Refusal::Full { .. }
                     | Refusal::Pack { .. }
                     | Refusal::Floor { .. }
+                    | Refusal::TooSlow { .. }
                     | Refusal::WholeRun { .. }
                     | Refusal::Gain { .. }
                     | Refusal::Bad

@@ -143,6 +143,7 @@ impl Refusal {
             | Self::Uncontrolled
             | Self::Apart { job: _ }
             | Self::Floor { job: _, expected: _, floor: _ }
+            | Self::TooSlow { job: _, measured: _, least: _ }
             | Self::WholeRun { job: _, whole: _, least: _ }
             | Self::Gain { gain: _, least: _ }
             | Self::Bad

@@ -171,6 +171,15 @@ pub enum Refusal {
         /// The floor.
         floor: Fraction,
     },
+    /// A job there is measured to keep less than the policy asks for: no other joins meanwhile.
+    TooSlow {
+        /// Which.
+        job: JobId,
+        /// What it keeps.
+        measured: Fraction,
+        /// What it must be measured to keep.
+        least: Fraction,
+    },
     /// A job there would keep less of its speed over its whole run than the policy asks for.
     WholeRun {
         /// Which.
@@ -219,6 +228,7 @@ impl Refusal {
             Self::Slowdown { .. }
             | Self::Unpredicted { .. }
             | Self::Floor { .. }
+            | Self::TooSlow { .. }
             | Self::WholeRun { .. }
             | Self::Gain { .. }
             | Self::Bad
@@ -249,6 +259,7 @@ impl Refusal {
             | Self::Uncontrolled
             | Self::Apart { .. }
             | Self::Floor { .. }
+            | Self::TooSlow { .. }
             | Self::WholeRun { .. }
             | Self::Gain { .. }
             | Self::Bad
@@ -369,6 +380,10 @@ impl fmt::Display for Refusal {
             Self::Floor { job, expected, floor } => {
                 let kept = Below(*expected, *floor);
                 write!(f, "job {job} would keep {kept} of its speed, and the policy asks for {floor}")
+            }
+            Self::TooSlow { job, measured, least } => {
+                let kept = Below(*measured, *least);
+                write!(f, "job {job} keeps {kept} of its speed, measured, and nobody joins below {least}")
             }
             Self::WholeRun { job, whole, least } => {
                 let kept = Below(*whole, *least);

@@ -31,7 +31,7 @@ pub(super) struct Neighbour {
     course: OnceCell<Option<Course>>,
     ends_in: OnceCell<Option<Millis>>,
     /// What it keeps of its speed beside its present neighbours, as far as that was predicted.
-    pub(super) pace: Option<Fraction>,
+    pace: Option<Fraction>,
 }
 
 struct Mode<'a> {
@@ -178,6 +178,12 @@ impl<'a> Beside<'a> {
     /// What is predicted of each job that is there if one joins.
     pub(super) fn paces(&self, outlook: &Outlook) -> impl Iterator<Item = (&Neighbour, Pace)> {
         self.neighbours.iter().filter_map(|neighbour| Some((neighbour, outlook.of(neighbour.class)?)))
+    }
+
+    /// What a job keeps of its speed beside its present neighbours; `None`: that is not predicted.
+    pub(super) fn pace_now(&self, neighbour: &Neighbour) -> Option<Fraction> {
+        let alone = self.neighbours.len() == 1;
+        neighbour.pace.or(alone.then_some(Fraction::ONE))
     }
 
     /// How far a job is; `None`: this plan has placed it.

@@ -8,7 +8,7 @@ use crate::model::{EndCause, GpuId, Job, JobId, Phase};
 use crate::progress::least_progress;
 use crate::slowdown::{limit, slowdown};
 use crate::state::State;
-use crate::units::{Fraction, Millis};
+use crate::units::Millis;
 use std::collections::BTreeSet;
 
 /// Evicts jobs whose placement slows another down beyond its limit, one on a GPU at a time: the progress of the others
@@ -16,9 +16,7 @@ use std::collections::BTreeSet;
 pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
     let mut touched: BTreeSet<GpuId> = BTreeSet::new();
     let leaves = leaving_by(plan);
-    // A floor is kept in expectation: what is measured is judged with a little patience.
-    let kept =
-        |floor| state.options().policy.progress.map(|rule| Fraction(rule.with(floor).dip().0 / 10 * 9));
+    let kept = |floor| state.options().policy.progress.map(|rule| rule.with(floor).least_measured());
     for job in state.active().iter().filter_map(|id| state.job(*id)) {
         let Some(measured) = job.measured else { continue };
         let Phase::Running { placement, .. } = &job.phase else { continue };

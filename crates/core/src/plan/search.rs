@@ -9,7 +9,7 @@ use crate::explain::{NoGpu, OfTheGpu, Reason};
 use crate::ledger::Reservation;
 use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
 use crate::policy::{Options, Order, Progress};
-use crate::slowdown::limit;
+use crate::slowdown::{Class, limit};
 use crate::state::{Blind, Startup, State};
 use crate::units::{Fraction, MiB, Millis};
 use std::cell::{OnceCell, RefCell};
@@ -55,8 +55,8 @@ struct FullFor {
     sharing: SharingMode,
     least_capacity: MiB,
     several: bool,
-    /// How long it takes, and its floor, where GPUs that are kept are lent.
-    lent: Option<(Option<Millis>, Option<Fraction>)>,
+    /// What counts where GPUs that are kept are lent: how long it takes, its floor, its class, its server.
+    lent: Option<(Option<Millis>, Option<Fraction>, Class, u32)>,
     /// The job itself, where GPUs are kept for it.
     job: Option<JobId>,
 }
@@ -141,7 +141,7 @@ impl<'a> Slots<'a> {
             overdue: want.overdue,
             start: class.map_or_else(Startup::default, |_| want.start),
             blind: want.blind,
-            takes: want.takes.filter(|_| self.any_lent),
+            takes: want.takes.filter(|_| self.any_lent || class.is_some()),
             job: want.particular.then_some(want.job),
         }
     }
@@ -157,7 +157,7 @@ impl<'a> Slots<'a> {
             sharing: want.sharing,
             least_capacity: want.least_capacity,
             several: want.gpus > 1,
-            lent: self.any_lent.then_some((want.takes, want.floor)),
+            lent: self.any_lent.then_some((want.takes, want.floor, want.class, want.server)),
             job: self.kept.contains(&want.job).then_some(want.job),
         };
         *self.full.borrow_mut().entry(key).or_insert_with(is_full)
@@ -198,6 +198,11 @@ impl<'a> Slots<'a> {
             if fitting.len() < wanted {
                 return Err(self.room(want, &fitting, &full));
             }
+        }
+        // One that is kept for another job is taken where no others do.
+        let own = |i: &usize| self.slots[*i].held().is_none_or(|job| job == want.job);
+        if fitting.iter().filter(|i| own(i)).count() >= wanted {
+            fitting.retain(own);
         }
         let candidates = u32::try_from(fitting.len()).unwrap_or(u32::MAX);
         // Ties keep the index order.

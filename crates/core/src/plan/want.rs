@@ -85,7 +85,7 @@ pub(super) struct WantKind {
     /// How it starts up, where predictions count.
     pub(super) start: Startup,
     pub(super) blind: Option<Blind>,
-    /// [`Want::takes`], where GPUs are kept that a job may have that is over in time.
+    /// [`Want::takes`], where predictions count, or GPUs are kept that a job may have that is over in time.
     pub(super) takes: Option<Millis>,
     /// The job itself, where its answers are its own.
     pub(super) job: Option<JobId>,

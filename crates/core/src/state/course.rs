@@ -47,17 +47,29 @@ impl Course {
         start + work.at_speed(pace)
     }
 
-    /// Speed over its whole run, over its speed alone, if it goes on as now for a while and then at the last pace until its end.
-    pub(crate) fn whole_run(self, now: Fraction, for_now: Millis, then: Fraction) -> Fraction {
+    /// Speed over its whole run, over its speed alone, with a newcomer that works `from` some time on: until then it goes on at the pace
+    /// that it has `now`, beside the newcomer at the `joint` one, and as now again once that one has stayed for its time. `None`: it is
+    /// there until this one ends.
+    pub(crate) fn whole_run(
+        self,
+        now: Fraction,
+        from: Millis,
+        joint: Fraction,
+        stays: Option<Millis>,
+    ) -> Fraction {
         let (start, work) = self.rest();
-        let (start, work) = (u128::from(start.0), u128::from(work.0));
+        let (start, mut work) = (u128::from(start.0), u128::from(work.0));
         let one = u128::from(Fraction::ONE.0);
         let alone = u128::from(self.done.0) + start + work;
-        let works_for_now = u128::from(for_now.0).saturating_sub(start);
-        let (now, then) = (u128::from(now.0.max(1)), u128::from(then.0.max(1)));
-        let done_for_now = (works_for_now * now / one).min(work);
-        let took = start + done_for_now * one / now + (work - done_for_now) * one / then;
-        let took = u128::from(self.on.0) + took;
+        let mut took = u128::from(self.on.0) + start;
+        let (now, joint) = (u128::from(now.0.max(1)), u128::from(joint.0.max(1)));
+        let stays = stays.map_or(u128::MAX / one, |stays| u128::from(stays.0));
+        for (pace, time) in [(now, u128::from(from.0).saturating_sub(start)), (joint, stays)] {
+            let done = (time * pace / one).min(work);
+            took += done * one / pace;
+            work -= done;
+        }
+        took += work * one / now;
         Fraction(u32::try_from(alone * one / took.max(1)).unwrap_or(u32::MAX))
     }
 }
@@ -131,7 +143,7 @@ mod tests {
 
     impl Course {
         fn whole_run_at(self, pace: Fraction) -> Fraction {
-            self.whole_run(Fraction::ONE, Millis::ZERO, pace)
+            self.whole_run(Fraction::ONE, Millis::ZERO, pace, None)
         }
     }
 
@@ -139,12 +151,26 @@ mod tests {
     fn until_a_neighbour_works_it_goes_on_as_now() {
         let (half, fifth) = (Fraction::percent(50), Fraction::percent(20));
         let course = course(0, 0, 100);
-        assert_eq!(course.whole_run(half, Millis::secs(200), fifth), half);
+        assert_eq!(course.whole_run(half, Millis::secs(200), fifth, None), half);
         // 100 s of half the speed do half of it, and the rest takes 250.
-        assert_eq!(course.whole_run(half, Millis::secs(100), fifth).0, 2857);
+        assert_eq!(course.whole_run(half, Millis::secs(100), fifth, None).0, 2857);
         let starting = Course { start: Millis::secs(50), ..course };
-        assert_eq!(starting.whole_run(half, Millis::secs(50), fifth).0, 3333);
-        assert_eq!(starting.whole_run(half, Millis::secs(150), fifth).0, 6666);
+        assert_eq!(starting.whole_run(half, Millis::secs(50), fifth, None).0, 3333);
+        assert_eq!(starting.whole_run(half, Millis::secs(150), fifth, None).0, 6666);
+    }
+
+    #[test]
+    fn once_a_neighbour_is_over_it_goes_on_as_now() {
+        let (one, half) = (Fraction::ONE, Fraction::percent(50));
+        let with = |course: Course, from, stays| {
+            course.whole_run(one, Millis::secs(from), half, Some(Millis::secs(stays))).0
+        };
+        // 20 s at half of its speed cost 10, whenever they come; no more than what is left is slowed down.
+        assert_eq!([0, 50].map(|from| with(course(0, 0, 100), from, 20)), [9090, 9090]);
+        assert_eq!(with(course(0, 0, 100), 50, u64::MAX / 1000), 6666);
+        assert_eq!(with(course(0, 0, 100), 100, 20), 10_000);
+        // One short neighbour after the other: what they cost so far counts.
+        assert_eq!(with(course(200, 100, 100), 0, 20), 6451);
     }
 
     #[test]

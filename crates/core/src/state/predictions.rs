@@ -136,14 +136,14 @@ impl<'de> Deserialize<'de> for Bad {
 }
 
 impl State {
-    /// Whether these and one who would join them were together before and one fell below the floor, or the limit of one that is not over yet
-    /// was exceeded.
+    /// Whether these and one who would join them, or some of them, were together before and one fell below the floor, or the limit of one
+    /// that is not over yet was exceeded: with more beside it a job is no faster.
     pub(crate) fn is_bad(&self, there: &Company, joins: Class) -> bool {
         if self.bad.is_empty() && self.exceeded.is_empty() {
             return false;
         }
         let all = there.with(joins);
-        self.bad.0.contains_key(&all) || self.exceeded.values().any(|companies| companies.contains(&all))
+        self.bad.0.keys().chain(self.exceeded.values().flatten()).any(|bad| all.has_all_of(bad))
     }
 
     /// Where a job goes because another was slowed down too much by those beside it, those classes are not brought together

@@ -5,13 +5,13 @@
 
 mod objection;
 
-use super::beside::Beside;
+use super::beside::{Beside, Neighbour};
 use super::want::Want;
 use crate::explain::{Holder, Refusal};
 use crate::ledger::{Gpu, Reservation, Tenant};
 use crate::model::{GpuId, JobId, SharingMode};
 use crate::policy::{GateVerdict, Options, Pack};
-use crate::progress::{Outlook, Predicted};
+use crate::progress::{Outlook, Pace, Predicted};
 use crate::reading::Health;
 use crate::slowdown::{limit, limited_tenant, was_parted};
 use crate::state::{Server, Startup, State};
@@ -385,7 +385,7 @@ impl<'a> Slot<'a> {
     }
 
     /// Whether a job, and all that it would be together with here, would be over before the one that this is kept
-    /// for can have it, even if each keeps no more of its speed than it must.
+    /// for can have it, even if each keeps no more of its speed than it must. Of jobs that it hardly slows down nothing is asked.
     fn is_over_in_time(&self, want: &Want) -> bool {
         let Some(takes) = want.takes.filter(|_| self.is_lent()) else { return false };
         if self.idle {
@@ -393,7 +393,19 @@ impl<'a> Slot<'a> {
         }
         let rule = self.state.options().policy.progress;
         let Some((rule, beside)) = rule.zip(self.beside.as_ref()) else { return false };
-        takes.at_speed(rule.with(want.floor).dip()).max(beside.idle_at_least_speed_in(rule)) <= self.lent_for
+        takes.at_speed(rule.with(want.floor).dip()) <= self.lent_for
+            && (beside.idle_at_least_speed_in(rule) <= self.lent_for || self.hardly_slows_down(want))
+    }
+
+    /// Whether all jobs here are predicted to keep most of the speed that they have.
+    fn hardly_slows_down(&self, want: &Want) -> bool {
+        self.outlook_now(want).is_some_and(|(beside, outlook)| {
+            let keeps = |(neighbour, pace): (&Neighbour, Pace)| {
+                let now = beside.pace_now(neighbour).unwrap_or(Fraction::ONE);
+                pace.expected >= Fraction(now.0 / 20 * 19)
+            };
+            outlook.has_paces() && beside.paces(outlook).all(keeps)
+        })
     }
 
     pub(super) const fn held(&self) -> Option<JobId> {

@@ -55,6 +55,15 @@ pub(in crate::plan) enum Objection {
         /// What it must keep.
         floor: Fraction,
     },
+    /// A job that is there is measured to keep too little already.
+    TooSlow {
+        /// Which.
+        job: JobId,
+        /// What it keeps.
+        measured: Fraction,
+        /// What it must be measured to keep.
+        least: Fraction,
+    },
     /// A job that is there would keep too little over its whole run.
     WholeRun {
         /// Which.
@@ -88,6 +97,7 @@ impl Objection {
             Self::Apart(job) => Refusal::Apart { job },
             Self::Unprofiled(job) => Refusal::Unprofiled { job },
             Self::Floor { job, expected, floor } => Refusal::Floor { job, expected, floor },
+            Self::TooSlow { job, measured, least } => Refusal::TooSlow { job, measured, least },
             Self::WholeRun { job, whole, least } => Refusal::WholeRun { job, whole, least },
             Self::Gain { gain, least } => Refusal::Gain { gain, least },
             Self::Bad => Refusal::Bad,
@@ -129,11 +139,15 @@ impl Slot<'_> {
         }
         if let Some(rule) = policy.progress.filter(|_| outlook.has_paces()) {
             let outlook = &*beside.outlook_at_work(outlook, self.server_for(want), want.start);
-            let least = if want.overdue { Fraction(0) } else { rule.gain };
+            if let Some(objection) = self.too_slow_already(rule) {
+                return Some(objection);
+            }
+            // One that waits for too long already is not there for the gain.
+            let least = if want.overdue || want.floor.is_some() { Fraction(0) } else { rule.gain };
             if let Some(floor) = below(rule.with(want.floor), outlook, want.start) {
                 return Some(Objection::Floor { job: want.job, expected: outlook.joins.expected, floor });
             }
-            if let Some(objection) = slowed_down(beside, outlook, want.start, rule) {
+            if let Some(objection) = slowed_down(beside, outlook, want, rule) {
                 return Some(objection);
             }
             let gain = outlook.gain_over_run(want.start.share);
@@ -152,6 +166,18 @@ impl Slot<'_> {
             (Some(job), Some(limited)) => Some(Objection::Unknown { job, limited }),
             (None, Some(_)) => self.by_limits(want, beside, outlook),
         }
+    }
+
+    /// A job here that is measured to keep less than the policy asks for: who joins would slow it down further.
+    fn too_slow_already(&self, rule: Progress) -> Option<Objection> {
+        let window = self.state.options().slowdown_window;
+        self.gpu.tenants.iter().find_map(|tenant| {
+            let job = self.state.job(tenant.job)?;
+            let least = rule.with(job.placement()?.floor).least_measured();
+            let measured = job.measured.filter(|m| m.over >= window && self.now.since(m.at) <= window)?;
+            let is_slow = measured.progress < least;
+            is_slow.then_some(Objection::TooSlow { job: tenant.job, measured: measured.progress, least })
+        })
     }
 
     /// What limits of slowdown have against a job beside these.
@@ -198,9 +224,10 @@ fn below(rule: Progress, outlook: &Outlook, start: Startup) -> Option<Fraction> 
     over_run.or_else(|| (outlook.joins.expected < rule.dip()).then_some(rule.dip()))
 }
 
-/// What a newcomer that starts up like this would do to the jobs that are there, if that is too much: at any
-/// time, or over a whole run. A job that is over before it works is not slowed down by it.
-fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Startup, rule: Progress) -> Option<Objection> {
+/// What a newcomer would do to the jobs that are there, if that is too much: at any time, or over a whole run. A job that is over before
+/// it works is not slowed down by it, and one that goes on when it is over only until then.
+fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, want: &Want, rule: Progress) -> Option<Objection> {
+    let start = want.start;
     // At what it is to keep over its whole run a job gets no slower, whatever it has kept so far.
     if outlook.paces.iter().all(|pace| pace.expected >= rule.whole_run()) {
         return None;
@@ -215,10 +242,10 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, start: Startup, rule: Pro
     if let Some((neighbour, Pace { expected, .. }, rule)) = below.min_by_key(|(_, pace, _)| pace.expected) {
         return Some(Objection::Floor { job: neighbour.job, expected, floor: rule.dip() });
     }
+    let stays = want.takes.map(|takes| takes.since(start.takes).at_speed(outlook.joins.expected));
     there().find_map(|(neighbour, pace, rule)| {
-        let over_run = |course: Course| {
-            course.whole_run(neighbour.pace.unwrap_or(pace.expected), start.takes, pace.expected)
-        };
+        let now = beside.pace_now(neighbour).unwrap_or(pace.expected);
+        let over_run = |course: Course| course.whole_run(now, start.takes, pace.expected, stays);
         let (whole, least) = (beside.course(neighbour).map_or(pace.expected, over_run), rule.whole_run());
         (whole < least).then_some(Objection::WholeRun { job: neighbour.job, whole, least })
     })
