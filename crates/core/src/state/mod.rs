@@ -191,18 +191,24 @@ impl State {
         Queue { waiting: &self.waiting, weights: &self.weights.of, shadows: &self.shadows }
     }
 
+    /// When a job is due by its user's clock. A bound that an earlier policy made counts for nothing under one without bounds; it is kept
+    /// with the job for when such a policy is in force again.
+    fn due_of(&self, job: &Job) -> Option<Millis> {
+        job.due.filter(|_| self.options.policy.line.is_by_length())
+    }
+
     /// Whether the bound on a job's start has passed.
     #[must_use]
     pub fn is_overdue(&self, job: &Job, now: Millis) -> bool {
         let passed = |due: Millis| due <= now && due + self.shadows.lag(job.spec.user.uid, now) <= now;
-        job.due.is_some_and(passed)
+        self.due_of(job).is_some_and(passed)
     }
 
     /// When the bound on a job's start passes or passed, if the same users wait until then. `None`: it has none, or its user's clock
     /// stands.
     #[must_use]
     pub fn bound_on_start(&self, job: &Job, now: Millis) -> Option<Millis> {
-        let (due, uid) = (job.due?, job.spec.user.uid);
+        let (due, uid) = (self.due_of(job)?, job.spec.user.uid);
         let lag = self.shadows.lag(uid, now);
         let left = (due + lag).since(now);
         if left > Millis::ZERO { self.shadows.after(uid, now, left) } else { Some(due + lag) }
