@@ -398,8 +398,10 @@ impl State {
             Action::Launch { job, placement } => self.place(*job, placement),
             Action::End { job, attempt, level, cause } => {
                 let now = self.now;
-                self.attempt_of(*job, *attempt)?;
-                self.remember_company(cause);
+                // With each further signal the cause comes again, and by then others may be together.
+                if self.attempt_of(*job, *attempt)?.ending().is_none() {
+                    self.remember_company(cause);
+                }
                 self.end(*job, cause.clone())?;
                 self.update(*job, |job| {
                     if let Phase::Running { ending: Some(ending), .. }
