@@ -221,7 +221,8 @@ impl State {
     }
 
     /// Marks a launching or running job to be ended. A job that is being ended already keeps its
-    /// cause, except that a cancel beats whatever puts it back into the queue.
+    /// cause, since what follows from its end depends on that, except that what ends it for good
+    /// beats whatever puts it back into the queue.
     pub(super) fn end(&mut self, id: JobId, cause: EndCause) -> Result<(), Rejected> {
         self.update(id, |job| {
             let (Phase::Launching { ending, .. } | Phase::Running { ending, .. }) = &mut job.phase else {
@@ -229,7 +230,7 @@ impl State {
             };
             match ending {
                 Some(e) => {
-                    if e.cause.requeues() {
+                    if e.cause.requeues() && !cause.requeues() {
                         e.cause = cause;
                     }
                 }

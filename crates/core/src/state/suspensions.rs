@@ -369,7 +369,13 @@ impl State {
             return Err(wrong(job, "it is neither being suspended nor being put back"));
         }
         if stuck {
-            return self.end(id, EndCause::Stuck { why });
+            self.end(id, EndCause::Stuck { why })?;
+            // One that is being ended keeps its cause, and saves nothing any more.
+            return self.update(id, |job| {
+                if let Phase::Running { ending: Some(ending), .. } = &mut job.phase {
+                    ending.cannot_save = true;
+                }
+            });
         }
         let spread = job.suspension().is_some_and(Suspension::is_spread);
         if step == Some(SuspendStep::Suspending) {
