@@ -24,12 +24,20 @@ pub fn limit(state: &State, job: &Job) -> Option<Fraction> {
     job.limit(state.options().max_slowdown)
 }
 
+/// The jobs that a job was evicted from: it is not put beside them again.
+pub(crate) fn parted_from(job: &Job) -> impl Iterator<Item = JobId> {
+    let past = job.past.iter().flat_map(|attempt| ended_for(attempt).iter().chain(&attempt.apart));
+    past.chain(job.halt().into_iter().flat_map(|halt| &halt.apart)).copied()
+}
+
+/// The jobs for the sake of which an attempt was ended.
+fn ended_for(attempt: &Attempt) -> &[JobId] {
+    if let Reason::Evicted { apart, .. } = &attempt.verdict { apart } else { &[] }
+}
+
 /// The tenant that the job has been with before and may not join again.
 pub(crate) fn kept_apart(state: &State, job: &Job, gpu: &Gpu) -> Option<JobId> {
-    let from = |job: &Job, other: JobId| {
-        let was = |a: &Attempt| matches!(&a.verdict, Reason::Evicted { apart, .. } if apart.contains(&other));
-        job.past.iter().any(was) || job.halt().is_some_and(|halt| halt.apart.contains(&other))
-    };
+    let from = |job: &Job, other: JobId| parted_from(job).any(|apart| apart == other);
     gpu.tenants
         .iter()
         .map(|t| t.job)
@@ -38,8 +46,7 @@ pub(crate) fn kept_apart(state: &State, job: &Job, gpu: &Gpu) -> Option<JobId> {
 
 /// Whether a job was evicted, and kept apart from others since.
 pub(crate) fn was_parted(job: &Job) -> bool {
-    let was = |a: &Attempt| matches!(&a.verdict, Reason::Evicted { apart, .. } if !apart.is_empty());
-    job.past.iter().any(was) || job.halt().is_some_and(|halt| !halt.apart.is_empty())
+    parted_from(job).next().is_some()
 }
 
 /// Whether a tenant has a limit.

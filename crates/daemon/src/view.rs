@@ -959,6 +959,7 @@ pub(crate) mod tests {
             had: Had::default(),
             suspended: Millis::ZERO,
             absences: Vec::new(),
+            apart: Vec::new(),
             verdict: Reason::Completed,
         }
     }

@@ -194,6 +194,9 @@ pub struct Attempt {
     /// When that was, by time. Journals from before carma kept it do not say.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub absences: Vec<Absence>,
+    /// Jobs that it is not put beside again, since it was suspended for their limits or its own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub apart: Vec<JobId>,
     /// What was concluded.
     pub verdict: Reason,
 }

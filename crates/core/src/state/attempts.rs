@@ -261,6 +261,7 @@ impl State {
             had,
             suspended,
             absences,
+            apart: halt.apart,
             verdict,
         };
         // Between attempts a job is pending, until the caller says what it is now.
