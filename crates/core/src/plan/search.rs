@@ -9,7 +9,7 @@ use crate::explain::{NoGpu, OfTheGpu, Reason};
 use crate::ledger::Reservation;
 use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
 use crate::policy::{Options, Order, Progress};
-use crate::slowdown::{Class, limit};
+use crate::slowdown::{Class, limit, parted_from};
 use crate::state::{Blind, Startup, State};
 use crate::units::{Fraction, MiB, Millis};
 use std::cell::{OnceCell, RefCell};
@@ -38,6 +38,8 @@ pub(super) struct Slots<'a> {
     cooling: BTreeSet<u32>,
     /// A tenant of some GPU has a limit of slowdown: kept here, since every job in the queue asks.
     pub(super) limited: bool,
+    /// Jobs that a tenant of some GPU was evicted from: what the GPUs answer them is their own.
+    parted: BTreeSet<JobId>,
     /// Some GPUs are kept for a job that can have them only later.
     any_lent: bool,
     /// Time until each open GPU is idle, shortest first. Computed at its first use.
@@ -82,6 +84,9 @@ impl<'a> Slots<'a> {
         let cooling = slots.iter().flat_map(|slot| cooldowns(slot.gpu, options, now));
         let cooling = cooling.map(|(server, _)| server).collect();
         let any_slice = slots.iter().any(|slot| slot.gpu.info.is_mig());
+        let tenants =
+            slots.iter().flat_map(|slot| &slot.gpu.tenants).filter_map(|tenant| state.job(tenant.job));
+        let parted = tenants.flat_map(parted_from).collect();
         Self {
             slots,
             options,
@@ -92,6 +97,7 @@ impl<'a> Slots<'a> {
             servers,
             cooling,
             limited,
+            parted,
             any_lent: false,
             empty: OnceCell::new(),
             kept: BTreeSet::new(),
@@ -142,7 +148,7 @@ impl<'a> Slots<'a> {
             start: class.map_or_else(Startup::default, |_| want.start),
             blind: want.blind,
             takes: want.takes.filter(|_| self.any_lent || class.is_some()),
-            job: want.particular.then_some(want.job),
+            job: (want.particular || self.parted.contains(&want.job)).then_some(want.job),
         }
     }
 
