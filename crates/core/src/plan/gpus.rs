@@ -7,7 +7,6 @@ use super::search::Slots;
 use super::slot::{closed, cooldown};
 use super::want::Want;
 use crate::model::{GpuId, Job, JobId, Placement};
-use crate::policy::Order;
 use crate::state::State;
 use crate::units::{MiB, Millis};
 
@@ -31,12 +30,10 @@ impl<'a> Places<'a> {
         let (state, now, taken) = (self.state, self.now, &mut self.taken);
         self.slots.get_or_insert_with(|| {
             let mut slots = Slots::new(state, now);
-            if let (Order::RoundRobin, Some((last, ..))) = (slots.options.policy.order, taken.last()) {
-                slots.ring = last.0 + 1;
-            }
             for (gpu, job, want, part) in taken.drain(..) {
                 slots.limited |= want.limited;
                 if let Some(at) = slots.slots.iter().position(|slot| slot.id == gpu) {
+                    slots.goes_on_after(at);
                     slots.take(at, job, &want, part);
                 }
             }

@@ -342,7 +342,7 @@ impl<'a> Slots<'a> {
         let free = slot.free.unwrap_or_default().0;
         match order {
             Order::Exclusive | Order::FirstFit => 0,
-            Order::RoundRobin => u64::from(slot.id.0 < self.ring),
+            Order::RoundRobin => u64::from(slot.gpu.info.index < self.ring),
             Order::BestFit => free,
             Order::Magm => u64::MAX - free,
             // Unknown activity counts as full.
@@ -378,6 +378,7 @@ impl<'a> Slots<'a> {
         let floor = if let Reason::PlacedShared { floor, .. } = reason { floor } else { None };
         let want = &Want { floor, ..*want };
         for i in slots {
+            self.goes_on_after(i);
             self.take(i, job.spec.id, want, given.part);
             // Of thousands of GPUs the others stay as they are.
             if let Some(empty) = self.empty.get_mut() {
@@ -386,10 +387,14 @@ impl<'a> Slots<'a> {
                 empty.insert(empty.partition_point(|entry| *entry < anew), anew);
             }
         }
-        if let (Order::RoundRobin, Some(last)) = (self.options.policy.order, given.gpus.last()) {
-            self.ring = last.0 + 1;
-        }
         given.placement(self.options, job, want, self.now, reason)
+    }
+
+    /// The ring goes on behind this GPU.
+    pub(super) fn goes_on_after(&mut self, at: usize) {
+        if self.options.policy.order == Order::RoundRobin {
+            self.ring = self.slots[at].gpu.info.index + 1;
+        }
     }
 
     /// Gives a job one GPU.

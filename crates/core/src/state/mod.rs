@@ -109,7 +109,7 @@ pub struct State {
     /// Commands that a fault was put down to, and that have ended well outside MPS since: once.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     cleared: BTreeSet<u64>,
-    /// Where the round-robin ring goes on.
+    /// The index of the GPU with which the round-robin ring goes on.
     ring: u32,
     last_id: Option<JobId>,
     /// Of each GPU, the first of its kind; derived from `gpus`.

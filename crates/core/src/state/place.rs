@@ -247,9 +247,9 @@ impl State {
             })?;
         }
         if self.options.policy.order == Order::RoundRobin
-            && let Some(last) = placement.gpus.last()
+            && let Some(last) = placement.gpus.last().and_then(|last| self.gpu(*last))
         {
-            self.ring = last.0 + 1;
+            self.ring = last.info.index + 1;
         }
         self.regrouped(&placement.gpus);
         self.update(id, |job| {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! gpus 2x40G [1x80G:no-mps]    the devices, read once as idle; on some MPS cannot be had; 2x10G:mig are MIG instances
-//! inventory 0 2                only these of them are still in the machine
+//! inventory 0 2:1              only these of them are still in the machine, the second of them now with index 1
 //! policy NAME                  a preset
 //! option KEY=VALUE ...         user_jobs=1 user_gpus=2 user_gpu_hours=3 share=bob:3 quota_period=24h window=30s sharing=mps backfill=none|30m recovery=exclusive ...
 //! at 12s                       the clock; GPUs that are not named by `blind` are read again, unchanged
@@ -549,8 +549,12 @@ impl Stage {
     fn inventory(&mut self, words: &mut Words) -> Outcome<()> {
         let mut left = Vec::new();
         while !words.bare.is_empty() {
-            let at = words.gpu()?.0 as usize;
-            left.push(self.devices.get(at).ok_or("no such GPU")?.clone());
+            let word = words.first()?;
+            let (at, index) = word.split_once(':').unzip();
+            let at: usize = number(at.unwrap_or(&word))?;
+            let device = self.devices.get(at).ok_or("no such GPU")?;
+            let index = index.map(number).transpose()?.unwrap_or(device.index);
+            left.push(GpuInfo { index, ..device.clone() });
         }
         self.apply(&Input::Inventory(left)).map(drop)
     }
