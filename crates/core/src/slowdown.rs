@@ -269,7 +269,9 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
             continue;
         }
         known.insert(key, candidates.len());
-        let others_over_by = if by_progress { state.startup(job).others_over_by() } else { Millis::ZERO };
+        // One that comes back has started up.
+        let starts_up = by_progress && !job.is_off();
+        let others_over_by = if starts_up { state.startup(job).others_over_by() } else { Millis::ZERO };
         candidates.push(Candidate { job, class: job.class(), server, limited, needs, others_over_by });
         // Of each of these something is asked.
         if by_policy && candidates.len() == ASKED {

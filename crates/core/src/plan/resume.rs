@@ -14,7 +14,7 @@ use crate::input::Action;
 use crate::ledger::{Reservation, Tenant};
 use crate::model::{GpuId, Job, JobId, Placement, SuspendStep, Suspension};
 use crate::reading::GpuInfo;
-use crate::state::{State, aside};
+use crate::state::{Startup, State, aside};
 use crate::units::{MiB, Millis};
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -307,6 +307,8 @@ fn want(state: &State, job: &Job, suspension: &Suspension, now: Millis) -> Want 
         alone,
         floor: job.placement().and_then(|placement| placement.floor),
         overdue: true,
+        // It has started up.
+        start: Startup::default(),
         ..of
     }
 }
