@@ -52,7 +52,11 @@ fn on_the_way(state: &State) -> impl Iterator<Item = (JobId, GpuId)> {
         let kept = match suspension.step {
             SuspendStep::Asked | SuspendStep::Suspending => to,
             SuspendStep::Suspended => None,
-            SuspendStep::Resuming => to.and_then(|_| suspension.home.first().copied()),
+            // Where it goes back to it is already.
+            SuspendStep::Resuming => {
+                let there = job.placement()?.gpus.first();
+                suspension.home.first().copied().filter(|home| to.is_some() && Some(home) != there)
+            }
         };
         Some((job.spec.id, kept?))
     })
