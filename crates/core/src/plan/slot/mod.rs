@@ -220,7 +220,8 @@ impl<'a> Slot<'a> {
         off: Option<Millis>,
         although_drained: bool,
     ) -> Option<Bar> {
-        if self.closed && !(although_drained && self.gpu.drained_by.is_some()) {
+        let is_usable = || unusable(self.gpu, self.state.options(), self.now).is_none();
+        if self.closed && !(although_drained && is_usable()) {
             return Some(Bar::Closed);
         }
         if want.alone {
@@ -518,6 +519,18 @@ pub(super) fn cooldown(gpu: &Gpu, want: &Want, options: &Options, now: Millis) -
 
 /// Why no job may be placed on a GPU.
 pub(super) fn closed(gpu: &Gpu, options: &Options, now: Millis) -> Option<Refusal> {
+    let why = unusable(gpu, options, now);
+    match &gpu.drained_by {
+        // It is out of use until somebody says otherwise, whatever its next reading.
+        Some(by) if matches!(why, None | Some(Refusal::Stale { age: Some(_) })) => {
+            Some(Refusal::Drained { by: by.clone() })
+        }
+        _ => why,
+    }
+}
+
+/// Why no job can be on a GPU, drained or not.
+fn unusable(gpu: &Gpu, options: &Options, now: Millis) -> Option<Refusal> {
     if !gpu.present {
         return Some(Refusal::Gone);
     }
@@ -529,9 +542,6 @@ pub(super) fn closed(gpu: &Gpu, options: &Options, now: Millis) -> Option<Refusa
         Health::Lost(why) | Health::Unreadable(why) => {
             return Some(Refusal::Unhealthy { why: why.clone() });
         }
-    }
-    if let Some(by) = &gpu.drained_by {
-        return Some(Refusal::Drained { by: by.clone() });
     }
     let age = now.since(seen.at);
     if age > options.stale_after {
