@@ -336,6 +336,10 @@ impl State {
                 // What was had until now counts by the options that were in force.
                 self.charge_all();
                 self.shadows.stop(self.now);
+                if self.options.policy.progress != options.policy.progress {
+                    // What was too slow for the old floor may do for the new one.
+                    self.bad = Bad::default();
+                }
                 self.options = (**options).clone();
                 self.rebuild_waiting();
                 if self.options.policy.line.is_by_length() {
