@@ -411,7 +411,14 @@ impl Slowdowns {
             inputs.extend(share.map(|share| Input::Counted { job: job.spec.id, attempt, share }));
             // With fewer threads than it asked for it is not as it is alone.
             let narrowed = is_narrowed(job) && placement.thread_percent != job.spec.request.thread_percent;
-            if neighbourhood.alone && narrowed {
+            // One that is to end may save its work for minutes, and one that leaves its GPU or comes back gets nothing done: that is not how
+            // they go together.
+            let passing = |tenant: &Tenant| {
+                let there = state.job(tenant.job);
+                there.is_some_and(|job| job.ending().is_some() || job.suspension().is_some())
+            };
+            let any_passing = gpus.iter().any(|gpu| gpu.tenants.iter().any(passing));
+            if any_passing || (neighbourhood.alone && narrowed) {
                 watch.breaks(now);
             } else if neighbourhood.alone {
                 let window = state.options().slowdown_window;

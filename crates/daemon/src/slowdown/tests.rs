@@ -792,6 +792,40 @@ fn what_a_neighbour_leaves_while_it_loads_is_not_learned() {
 }
 
 #[test]
+fn what_one_does_that_ends_or_leaves_is_not_learned() {
+    let by = || User::new(1000, "a");
+    let leaves: [fn(JobId, User) -> Input; 2] =
+        [|job, by| Input::Requeue { job, by }, |job, by| Input::Suspend { job, by }];
+    for leaves in leaves {
+        let mut host = Host::new();
+        host.busy = Some(90.0);
+        host.sharing = SharingMode::TimeSlice;
+        let [a, b] = [(); 2].map(|()| host.work());
+        for job in [a, b] {
+            let spec = host.state.job(job).unwrap().spec.clone();
+            let source = Some(profile::RateSource::Heartbeat);
+            let rate = Rate { per_s: 2.0, unit: Some("steps".into()), source, ..Rate::default() };
+            host.slowdowns.keep(&spec, GPU, Profile { rate: Some(rate), ..typical() }, host.now);
+            host.slowdowns.paces.open(job, format!("{job}.1"));
+        }
+        let steps = |host: &mut Host, of: &[JobId], seconds: u32| {
+            for _ in 0..seconds {
+                of.iter().for_each(|job| host.slowdowns.paces.step(*job, host.now));
+                host.see(1);
+            }
+        };
+        steps(&mut host, &[a, b], 60);
+        assert!(std::mem::take(&mut host.slowdowns.model_changed));
+        let measured = host.state.job(a).unwrap().measured.unwrap();
+        // It saves its work, or gives back its memory: the other goes as if it were alone.
+        host.feed(leaves(b, by()));
+        steps(&mut host, &[a, a], 60);
+        assert!(!host.slowdowns.model_changed);
+        assert_eq!(host.state.job(a).unwrap().measured, Some(measured));
+    }
+}
+
+#[test]
 fn what_neighbours_cost_outlives_the_daemon() {
     let mut host = Host::new();
     let (a, _) = (host.work(), host.work());

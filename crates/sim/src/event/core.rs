@@ -316,9 +316,17 @@ impl<'a> CoreScheduler<'a> {
     fn loads_on(&mut self, gpus: &[GpuId]) -> Vec<GpuIndex> {
         let gpus: Vec<GpuIndex> = gpus.iter().map(|gpu| gpu.0).collect();
         if let Some(outlooks) = &mut self.outlooks {
-            gpus.iter().for_each(|gpu| outlooks.placed(*gpu));
+            gpus.iter().for_each(|gpu| outlooks.unsettled(*gpu));
         }
         gpus
+    }
+
+    /// A job leaves its GPUs, which takes a while: what its neighbours do meanwhile they do not do beside it.
+    fn stands_still(&mut self, job: JobId) {
+        let gpus = self.state.job(job).and_then(Job::placement).map(|placement| &placement.gpus);
+        if let (Some(gpus), Some(outlooks)) = (gpus, &mut self.outlooks) {
+            gpus.iter().for_each(|gpu| outlooks.unsettled(gpu.0));
+        }
     }
 
     /// A job is to end: it does so at once, and there is more to plan.
@@ -517,7 +525,10 @@ impl Scheduler for CoreScheduler<'_> {
                 Action::End { job, attempt, cause, .. } => {
                     decisions.push(self.ended(now, job, attempt, &cause));
                 }
-                Action::Suspend { job, .. } => decisions.push(Decision::Suspend { job: index(job) }),
+                Action::Suspend { job, .. } => {
+                    self.stands_still(job);
+                    decisions.push(Decision::Suspend { job: index(job) });
+                }
                 Action::Resume { job, gpus, .. } => {
                     let gpus = self.loads_on(&gpus);
                     decisions.push(Decision::Resume { job: index(job), gpus });
@@ -612,6 +623,45 @@ mod tests {
             threads: None,
             task: Arc::clone(task),
         }
+    }
+
+    /// Since when all jobs on the first GPU are at work, at each decision to suspend one.
+    #[derive(Default)]
+    struct Suspensions(Vec<Option<Millis>>);
+
+    impl Notes for Suspensions {
+        fn decided(&mut self, core: &CoreScheduler<'_>, _: Millis, decisions: &[Decision], _: &World) {
+            if decisions.iter().any(|decision| matches!(decision, Decision::Suspend { .. })) {
+                self.0.push(core.outlooks.as_ref().unwrap().company[0].1);
+            }
+        }
+    }
+
+    /// The younger of two jobs of unknown memory grows, and is suspended.
+    #[test]
+    fn what_jobs_do_while_one_of_them_leaves_is_not_measured() {
+        let task = |name: &str, peak: u64, steps: [(f64, f64); 2]| {
+            let activity = Activity { smact: Some(0.2), drama: Some(0.1), ..Activity::default() };
+            Arc::new(CatalogueTask {
+                name: name.into(),
+                memory: vec![MiB(peak)],
+                memory_over_time: steps.to_vec(),
+                activity,
+                startup: Some(Millis(1000)),
+                ..CatalogueTask::default()
+            })
+        };
+        let jobs = vec![
+            job(&task("a", 6_000, [(0.0, 0.8), (0.5, 1.0)]), 0, 1000),
+            job(&task("b", 36_000, [(0.0, 0.7), (0.02, 1.0)]), 0, 1000),
+        ];
+        let workload = Workload { users: vec!["u".into()], jobs, ..Workload::default() };
+        let cluster = Cluster::parse("1xA100-40GB", &GpuTypes::built_in()).unwrap();
+        let mut setup = Setup::new(presets::by_name("adaptive").unwrap(), SharingMode::TimeSlice, None, 1);
+        setup.options.suspends = true;
+        let workload = complete(&workload, &cluster, SharingMode::TimeSlice);
+        let (_, Suspensions(since)) = play(&workload, &cluster, &setup, Suspensions::default());
+        assert_eq!(since, [None]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(crate) struct Outlooks {
     again: News,
     holds_until: Millis,
     /// Of each GPU: who is there, and since when all of them compute; `None`: one still loads.
-    company: Vec<(Vec<JobIndex>, Option<Millis>)>,
+    pub(super) company: Vec<(Vec<JobIndex>, Option<Millis>)>,
     /// GPUs whose company is new: what its members do to each other is not learned yet.
     new: BTreeSet<GpuIndex>,
     /// Of each job: beside the company of when its progress was measured, and how often. A limit asks for twice.
@@ -65,8 +65,8 @@ impl Outlooks {
         })
     }
 
-    /// A job was put on a GPU, where it loads now.
-    pub(crate) fn placed(&mut self, gpu: GpuIndex) {
+    /// A job was put on a GPU, where it loads now, or is about to leave it.
+    pub(crate) fn unsettled(&mut self, gpu: GpuIndex) {
         self.company[gpu as usize] = (Vec::new(), None);
         self.next = None;
     }
