@@ -759,6 +759,12 @@ impl Engine {
 
     fn try_order(&mut self, order: Order, peer: &Peer) -> Result<(u64, String), Refused> {
         let by = peer.user.clone();
+        // Before the driver and the host are asked: what these say of a job is for those who may.
+        if let Order::Suspend(id) | Order::Move(id, _) = order
+            && let Some(job) = self.state.job(id)
+        {
+            self.state.allowed(job, &by)?;
+        }
         let (input, id, text) = match order {
             Order::Cancel(job) => (Input::Cancel { job, by }, job.0, format!("job {job} is being cancelled")),
             Order::Hold(job) => (Input::Hold { job, by }, job.0, format!("job {job} is held")),

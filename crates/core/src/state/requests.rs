@@ -302,7 +302,11 @@ impl State {
         self.end(id, EndCause::Requeued { by: by.name.clone() })
     }
 
-    pub(super) fn allowed(&self, job: &Job, by: &User) -> Result<(), Rejected> {
+    /// Whether a user may say what happens to a job.
+    ///
+    /// # Errors
+    /// [`Rejected::NotAllowed`]: it is another's.
+    pub fn allowed(&self, job: &Job, by: &User) -> Result<(), Rejected> {
         if by.uid == job.spec.user.uid || self.is_admin(by) {
             return Ok(());
         }

@@ -329,6 +329,25 @@ fn memory_of_the_host_is_for_jobs_that_are_about_to_leave_their_gpu() {
     assert!(can(&machine, small), "it takes no more");
 }
 
+/// What the driver and the host say is the owner's to hear.
+#[test]
+fn who_may_not_suspend_a_job_is_not_told_why_it_cannot_be() {
+    let mut machine = Machine::new();
+    // More than any host has.
+    let job = machine.runs(0, MiB::gib(1 << 30));
+    let orders = || [Order::Suspend(job), Order::Move(job, None), Order::Move(job, Some(9))];
+    for driver in [Ok(Driver::Cuda), Err("there is no driver".to_owned())] {
+        machine.engine.parts.performer.suspender.driver = driver;
+        for order in orders() {
+            let refused = machine.engine.try_order(order, &peer(7)).unwrap_err();
+            assert_eq!((refused.status, refused.code), (403, "not_allowed"), "{}", refused.text);
+        }
+        for order in orders() {
+            assert_eq!(machine.engine.try_order(order, &peer(0)).unwrap_err().status, 409);
+        }
+    }
+}
+
 #[test]
 fn nothing_moves_beside_gpus_in_mig_mode() {
     let mut machine = Machine::new();
