@@ -35,7 +35,7 @@ use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitR
 use carma_core::input::{Action, Input, Observation, Rejected};
 use carma_core::ledger::Gpu;
 use carma_core::model::{Estimator, Exit, GpuId, Job, JobId, Phase, SharingMode, SuspendStep};
-use carma_core::plan::{bars_move, best_move};
+use carma_core::plan::{Detail, bars_move, best_move, plan_in};
 use carma_core::state::State;
 use carma_core::units::{MiB, Millis};
 use carma_core::windows::Metric;
@@ -1111,7 +1111,8 @@ impl Engine {
         self.refresh(false);
         self.predict(now);
         let started = Instant::now();
-        let plan = carma_core::plan(&self.state, now);
+        // Why others wait is said to those who ask, of the state as it is then.
+        let plan = plan_in(&self.state, now, Detail::Actions);
         self.plans += 1;
         remember(&mut self.plan_us, self.plans, started.elapsed());
         self.wake = plan.wake;
