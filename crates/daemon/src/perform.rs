@@ -116,13 +116,13 @@ impl Performer {
 
     fn end(&self, id: JobId, level: EndLevel, state: &State, lives: &Lives) {
         let Some(job) = state.job(id) else { return };
-        let group = |placement| Some(self.hierarchy.as_ref()?.group(&lives.short(id, placement)));
+        let group_of = |placement| Some(self.hierarchy.as_ref()?.group(&lives.short(id, placement)));
         let (placement, supervisor, child) = match &job.phase {
             Phase::Running { placement, supervisor, child, .. } => (placement, *supervisor, *child),
             Phase::Launching { placement, .. } => return self.end_launch(id, placement, level, lives),
             Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return,
         };
-        let group = group(placement);
+        let group = group_of(placement);
         if placement.sharing != SharingMode::Mps || level != EndLevel::Terminate {
             let _ = signal(supervisor, child, group.as_ref(), level);
             return;
@@ -147,7 +147,7 @@ impl Performer {
         };
         if let Err(e) = std::thread::Builder::new().name("leave mps".into()).spawn(leave) {
             tracing::warn!("job {id} could not leave MPS before it is signalled: no thread can be had ({e})");
-            let _ = signal(supervisor, child, None, level);
+            let _ = signal(supervisor, child, group_of(placement).as_ref(), level);
         }
     }
 
