@@ -1273,6 +1273,12 @@ impl Engine {
         self.unwritten = Some((UnwrittenView { since_ms, why: why.to_string(), advice }, Instant::now()));
         self.actions.clear();
         let batch = std::mem::take(&mut self.batch);
+        // They have heard of it, and it is lost.
+        for (_, input) in &batch.inputs {
+            if let Input::Forecast { job, .. } | Input::RunTime { job, .. } = input {
+                self.untold.add(*job, News::OfProgram);
+            }
+        }
         self.retry.extend(batch.inputs.into_iter().filter(|(_, input)| {
             matches!(
                 input,
@@ -1297,6 +1303,7 @@ impl Engine {
                 self.parts.memory.restore(&learned);
                 self.parts.durations = Durations::new(&run_times);
                 self.parts.slowdowns.restore(&slowdowns);
+                self.parts.slowdowns.tell_again(&self.state);
                 self.count_submissions();
                 self.submitted.retain(|id, _| self.state.job(*id).is_some());
                 if self.adopting {

@@ -227,6 +227,18 @@ impl Slowdowns {
         self.untold = true;
     }
 
+    /// The core is back at this state and does not know what it was told since.
+    pub fn tell_again(&mut self, state: &State) {
+        (self.untold, self.powers) = (true, true);
+        let active = state.active().iter().filter_map(|id| state.job(*id));
+        let on = active.filter_map(|job| Some((job.spec.id, placed(state, job)?.to_owned())));
+        self.told = on.collect();
+        for watch in self.watched.values_mut() {
+            // Whatever it says next is news.
+            watch.counted = watch.counted.map(|(_, times)| (f64::INFINITY, times));
+        }
+    }
+
     fn restore_profile(&mut self, key: &str, body: &str) -> Result<(), String> {
         let words: Vec<&str> = key.splitn(3, '/').collect();
         let [kind @ ("profile" | "assumed"), command, gpu] = words[..] else {

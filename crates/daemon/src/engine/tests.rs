@@ -520,6 +520,21 @@ fn earlier_jobs_hear_what_was_taught_before_they_were_read() {
     assert!(machine.engine.state.job(second).unwrap().spec.run_time.is_some());
 }
 
+#[test]
+fn what_a_job_heard_while_the_disk_refused_it_hears_again() {
+    let mut machine = Machine::new();
+    let (first, second) = (held(&mut machine, 1), held(&mut machine, 2));
+    machine.engine.turn_end();
+    machine.launched(first);
+    machine.engine.exited(first, 1, Exit::of(ExitStatus::Code(0)));
+    machine.engine.turn_end();
+    machine.refuses();
+    machine.engine.turn(Duration::ZERO);
+    assert!(machine.engine.state.job(second).unwrap().spec.run_time.is_none());
+    machine.engine.turn(Duration::ZERO);
+    assert!(machine.engine.state.job(second).unwrap().spec.run_time.is_some());
+}
+
 /// Of what a script takes with other arguments its jobs hear after each end, though memory takes each for another program.
 #[test]
 fn each_end_of_a_script_is_news_to_its_jobs_in_the_queue() {

@@ -826,6 +826,36 @@ fn what_one_does_that_ends_or_leaves_is_not_learned() {
 }
 
 #[test]
+fn what_the_journal_did_not_take_is_told_again() {
+    let mut host = Host::new();
+    let job = host.work();
+    let spec = host.state.job(job).unwrap().spec.clone();
+    for watts in [300.0, 400.0] {
+        host.see(1);
+        let mut known = typical();
+        known.metrics.power_w = Some(Stat::of(watts));
+        host.slowdowns.keep(&spec, GPU, known, host.now);
+    }
+    let told = |host: &mut Host| host.slowdowns.profiles_of_running(&host.state);
+    let lost = told(&mut host);
+    assert_eq!((lost.len(), told(&mut host).len()), (1, 0));
+    host.slowdowns.tell_again(&host.state);
+    assert_eq!(told(&mut host), lost);
+
+    let done = |share| Done { share, per_s: None, at_s: 0.0, took_s: 0.0 };
+    let counts = |host: &mut Host, done: Option<&Done>| {
+        host.slowdowns.watched.get_mut(&job).unwrap().counts(done).map(|share| share.0)
+    };
+    assert_eq!(counts(&mut host, Some(&done(0.3))), Some(3000));
+    assert_eq!(counts(&mut host, Some(&done(0.31))), None);
+    host.slowdowns.tell_again(&host.state);
+    assert_eq!(counts(&mut host, Some(&done(0.31))), Some(3100));
+    assert_eq!(counts(&mut host, None), Some(0));
+    host.slowdowns.tell_again(&host.state);
+    assert_eq!(counts(&mut host, None), Some(0));
+}
+
+#[test]
 fn what_neighbours_cost_outlives_the_daemon() {
     let mut host = Host::new();
     let (a, _) = (host.work(), host.work());
