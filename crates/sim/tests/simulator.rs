@@ -625,6 +625,9 @@ fn the_growth_guard_keeps_an_older_job_from_running_out_of_memory() {
         let summary = &kept.summary;
         assert_eq!((summary.oom, summary.growth_guard + summary.preemptions), (0, 1));
         assert_eq!(kept.jobs[1].attempts, attempts);
+        // By then the older one is over.
+        let shared: Vec<bool> = kept.stretches.iter().filter(|s| s.job == 1).map(|s| s.shared).collect();
+        assert_eq!(shared, [true, false]);
         kept.jobs[1].end.unwrap()
     });
     assert!(ends[0] < ends[1], "what it did is kept: {ends:?}");

@@ -346,8 +346,7 @@ impl<'a> Engine<'a> {
                     account.attempts += 1;
                     account.first_start.get_or_insert(now);
                     account.last_start = Some(now);
-                    account.shared =
-                        gpus.iter().any(|gpu| !self.world.gpus[*gpu as usize].tenants.is_empty());
+                    account.shared = self.world.is_anybody_on(&gpus);
                     let fresh = !std::mem::take(&mut account.suspended);
                     let task = &self.workload.jobs[job as usize];
                     let usual = self.world.startup(&gpus);
@@ -367,6 +366,7 @@ impl<'a> Engine<'a> {
                 Decision::Resume { job, gpus } => {
                     let account = &mut self.ledger[job as usize];
                     account.last_start = Some(now);
+                    account.shared = self.world.is_anybody_on(&gpus);
                     let back = onto_gpus(account.moved);
                     self.world.put_on(now, job, gpus);
                     self.then(now + back, What::Loaded, job);

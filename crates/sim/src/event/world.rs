@@ -360,6 +360,11 @@ impl World {
         it.rate = 0.0;
     }
 
+    /// Whether any of these GPUs has jobs.
+    pub(crate) fn is_anybody_on(&self, gpus: &[GpuIndex]) -> bool {
+        gpus.iter().any(|gpu| !self.gpus[*gpu as usize].tenants.is_empty())
+    }
+
     /// A job stands still while it is being suspended: it has its memory until it is off.
     pub(crate) fn halt(&mut self, now: u64, job: JobIndex) {
         self.settle(now, job);
