@@ -49,6 +49,12 @@ impl GpuInfo {
     pub const fn is_mig(&self) -> bool {
         matches!(self.kind, GpuKind::Mig { .. })
     }
+
+    /// Whether it is of the same type, so that the driver moves processes from one to the other.
+    #[must_use]
+    pub fn is_like(&self, other: &Self) -> bool {
+        (&self.name, self.memory) == (&other.name, other.memory)
+    }
 }
 
 /// Activity over the last sampling interval, each the share of time or of the peak rate.

@@ -888,7 +888,7 @@ impl Engine {
     /// Whether a GPU is of the type of the one that a job is on, or left, and not drained. What it has is another matter.
     fn may_move_to(&self, job: &Job, to: GpuId) -> bool {
         let Some((from, to)) = self.from(job).zip(self.state.gpu(to)) else { return true };
-        is_like(from, to) && to.drained_by.is_none()
+        from.info.is_like(&to.info) && to.drained_by.is_none()
     }
 
     /// The GPU that a job is on, or left.
@@ -903,7 +903,9 @@ impl Engine {
         let from = self.from(job);
         let others = self.state.gpus().iter().filter(|gpu| gpu.present);
         let others: Vec<&Gpu> = others
-            .filter(|gpu| from.is_some_and(|from| is_like(from, gpu) && gpu.info.uuid != from.info.uuid))
+            .filter(|gpu| {
+                from.is_some_and(|from| from.info.is_like(&gpu.info) && gpu.info.uuid != from.info.uuid)
+            })
             .collect();
         let drained = others.iter().filter(|gpu| gpu.drained_by.is_some()).count();
         match (others.len(), drained) {
@@ -1383,11 +1385,6 @@ impl Engine {
             plan_p99_us: percentile(&self.plan_us, 99),
         }
     }
-}
-
-/// Whether the driver moves processes from one to the other.
-fn is_like(from: &Gpu, to: &Gpu) -> bool {
-    (&from.info.name, from.info.memory) == (&to.info.name, to.info.memory)
 }
 
 fn waits(job: &Job) -> bool {

@@ -13,7 +13,6 @@ use crate::explain::{NoGpu, Reason};
 use crate::input::Action;
 use crate::ledger::{Reservation, Tenant};
 use crate::model::{GpuId, Job, JobId, Placement, SuspendStep, Suspension};
-use crate::reading::GpuInfo;
 use crate::state::{Startup, State, aside};
 use crate::units::{MiB, Millis};
 use std::cmp::Reverse;
@@ -162,9 +161,8 @@ pub fn best_move(state: &State, now: Millis, job: &Job) -> Option<GpuId> {
     let on = &job.placement()?.gpus;
     let from = &state.gpu(*on.first()?)?.info;
     let arrived = with_arrivals(state, now.max(state.now()), job);
-    let is_like = |info: &GpuInfo| (&info.name, info.memory) == (&from.name, from.memory);
-    let mut others: Vec<&Slot<'_>> =
-        arrived.slots.iter().filter(|slot| !on.contains(&slot.id) && is_like(&slot.gpu.info)).collect();
+    let others = arrived.slots.iter().filter(|slot| !on.contains(&slot.id) && from.is_like(&slot.gpu.info));
+    let mut others: Vec<&Slot<'_>> = others.collect();
     others.sort_by_key(|slot| (!slot.idle, slot.tenants, Reverse(slot.free), slot.id));
     others.into_iter().map(|slot| slot.id).find(|to| bars_move(state, now, job, *to).is_none())
 }
@@ -245,8 +243,7 @@ fn find_harmless(
     let mut best: Option<usize> = None;
     for (at, slot) in slots.slots.iter().enumerate() {
         let info = &slot.gpu.info;
-        let of_type = (&info.name, info.memory) == (&from.info.name, from.info.memory);
-        let does = Some(slot.id) == home || (may_move && of_type);
+        let does = Some(slot.id) == home || (may_move && from.info.is_like(info));
         if !does {
             continue;
         }

@@ -67,8 +67,7 @@ pub(super) fn spread(state: &State, now: Millis, plan: &mut Plan) {
             return;
         }
         let Some(idle) = state.gpu(to).filter(|gpu| closed(gpu, options, now).is_none()) else { continue };
-        let is_like = |gpu: &Gpu| (&gpu.info.name, gpu.info.memory) == (&idle.info.name, idle.info.memory);
-        if let Some(at) = movers.iter().position(|(gpu, _)| is_like(gpu)) {
+        if let Some(at) = movers.iter().position(|(gpu, _)| gpu.info.is_like(&idle.info)) {
             let (_, Mover { job, attempt, .. }) = movers.remove(at);
             plan.actions.push(Action::Suspend { job, attempt, cause: Some(EndCause::Spread { to }) });
         }

@@ -135,7 +135,7 @@ impl State {
             Some("it is on that GPU")
         } else if [from, target].iter().any(|gpu| gpu.info.is_mig()) {
             Some("the driver moves no process between MIG instances")
-        } else if (&from.info.name, from.info.memory) != (&target.info.name, target.info.memory) {
+        } else if !from.info.is_like(&target.info) {
             Some("a process moves between GPUs of one type only")
         } else if target.drained_by.is_some() {
             Some("that GPU is drained")
