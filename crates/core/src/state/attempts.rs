@@ -190,36 +190,34 @@ impl State {
         }
     }
 
-    /// Takes a job off its GPUs and files the attempt. Returns its placement and tenancies.
-    pub(super) fn leave(&mut self, id: JobId, exit: Option<Exit>, verdict: Reason) -> Vec<(GpuId, Tenant)> {
+    /// Takes a job off its GPUs and files the attempt.
+    pub(super) fn leave(&mut self, id: JobId, exit: Option<Exit>, verdict: Reason) {
         let now = self.now;
-        let Some(job) = self.jobs.get(&id) else {
-            return Vec::new();
-        };
+        let Some(job) = self.jobs.get(&id) else { return };
         let (command, program) = (job.spec.command_key, job.spec.program_key);
         let (placement, started, halt) = match &job.phase {
             Phase::Running { placement, started, halt, .. } => {
                 (placement.clone(), Some(*started), halt.clone())
             }
             Phase::Launching { placement, .. } => (placement.clone(), None, Halt::default()),
-            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return Vec::new(),
+            Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return,
         };
         let had = self.settle(id, &placement.gpus);
-        let mut left = Vec::new();
+        let (mut left, mut gone): (Vec<Tenant>, Vec<GpuId>) = (Vec::new(), Vec::new());
         for gpu in &placement.gpus {
             if let Ok(Some(tenant)) = self.change_gpu(*gpu, |gpu, _| gpu.remove(id, now)) {
-                left.push((*gpu, tenant));
+                left.push(tenant);
+                gone.push(*gpu);
             }
         }
-        let gone: Vec<GpuId> = left.iter().map(|(gpu, _)| *gpu).collect();
         let (suspended, absences) = (halt.until(now), halt.absences_until(now));
         // One that is suspended has left already: to those who are there now nothing happens.
         if let Some(suspension) = halt.now.filter(|suspension| suspension.is_off()) {
-            left.extend(suspension.home.into_iter().zip(suspension.kept));
+            left.extend(suspension.kept);
         }
-        let peak = left.iter().filter_map(|(_, t)| t.peak).max();
-        let reserved = left.iter().filter_map(|(_, t)| t.reservation.memory()).max();
-        if let (Some(peak), true) = (peak, left.iter().any(|(_, t)| t.settled)) {
+        let peak = left.iter().filter_map(|t| t.peak).max();
+        let reserved = left.iter().filter_map(|t| t.reservation.memory()).max();
+        if let (Some(peak), true) = (peak, left.iter().any(|t| t.settled)) {
             self.peaks.add(Peak { command, program, memory: peak });
         }
         // Its part was too little: until its command has run, at least that is known of it.
@@ -231,14 +229,13 @@ impl State {
         {
             self.peaks.add(Peak { command, program, memory: part });
         }
-        let began =
-            left.iter().filter_map(|(_, t)| Some(t.stepped.or(t.active_since)?.since(t.placed))).max();
+        let began = left.iter().filter_map(|t| Some(t.stepped.or(t.active_since)?.since(t.placed))).max();
         // One that was suspended may have been so before it worked.
         if let (Some(took), Reason::Completed, Millis::ZERO) = (began, &verdict, suspended) {
             self.starts.add(command, took);
         }
-        let alone = left.iter().filter_map(|(_, t)| t.alone).reduce(Alone::with);
-        let seen = left.iter().filter_map(|(_, t)| t.seen(now)).reduce(|a, b| SeenMemory {
+        let alone = left.iter().filter_map(|t| t.alone).reduce(Alone::with);
+        let seen = left.iter().filter_map(|t| t.seen(now)).reduce(|a, b| SeenMemory {
             active: a.active.max(b.active),
             still: a.still.min(b.still),
             growing: a.growing || b.growing,
@@ -270,7 +267,6 @@ impl State {
             (job.measured, job.counted) = (None, None);
             job.past.push(attempt);
         });
-        left
     }
 
     pub(super) fn set_verdict(&mut self, id: JobId, verdict: &Reason) {

@@ -81,15 +81,11 @@ impl State {
             else {
                 continue;
             };
-            match job.phase {
+            if matches!(job.phase, Phase::Pending) {
                 // Less than `update` does: thousands of bounds move at a time, and nothing else of these jobs.
-                Phase::Pending => {
-                    self.waiting.remove(job, line);
-                    Arc::make_mut(job).due = Some(due);
-                    self.waiting.insert(job, line);
-                }
-                Phase::Held { .. } => Arc::make_mut(job).due = Some(due),
-                _ => {}
+                self.waiting.remove(job, line);
+                Arc::make_mut(job).due = Some(due);
+                self.waiting.insert(job, line);
             }
         }
     }
