@@ -217,7 +217,7 @@ fn at_work(state: &State, candidates: &[Candidate<'_>]) -> Vec<Question> {
 
 /// Jobs for which predictions may be asked, in the order in which they are looked at.
 fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
-    let halted = state.halted().iter().filter_map(|id| state.job(*id));
+    let halted = state.halted_jobs();
     let returning = halted.filter(|job| job.suspension().is_some_and(|s| s.is_off() && s.cause.is_some()));
     // Plans pass by the others, and search for those behind them.
     let by_user = state.options().policy.line.is_by_length();

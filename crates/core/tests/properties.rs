@@ -947,7 +947,7 @@ impl World {
         let predicted = options.policy.goes_by_predictions() || options.max_slowdown.is_some() || limited;
         let urgent = self.state.queue().iter().any(QueueKey::is_urgent);
         let keeps = predicted && (urgent || !self.overdue().is_empty());
-        let running = self.state.active().iter().filter_map(|id| self.state.job(*id));
+        let running = self.state.active_jobs();
         let ends: BTreeMap<JobId, Millis> =
             running.map(|job| (job.spec.id, self.state.ends_in(job))).collect();
         for action in made.actions.into_iter().take(count) {

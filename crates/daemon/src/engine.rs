@@ -239,7 +239,7 @@ impl Engine {
     /// for that one a look at its GPU still tells.
     fn bury_earlier(&mut self) {
         let now = self.parts.clock.now();
-        let jobs = self.state.active().iter().filter_map(|id| self.state.job(*id));
+        let jobs = self.state.active_jobs();
         let over = jobs.filter_map(|job| {
             let (id, placement) = (job.spec.id, job.placement()?);
             let records = self.parts.lives.records(id, placement);
@@ -314,7 +314,7 @@ impl Engine {
 
     /// Removes what is left of attempts and lives that are over: records, fences, cgroups.
     fn sweep(&mut self) {
-        let active = self.state.active().iter().filter_map(|id| self.state.job(*id));
+        let active = self.state.active_jobs();
         let placed = active.filter_map(|job| Some((job.spec.id, job.placement()?)));
         let (mut decided, mut names) = (Vec::new(), Vec::new());
         for (id, placement) in placed {
@@ -359,7 +359,7 @@ impl Engine {
 
     /// Users with jobs under MPS.
     fn users_of_mps(&self) -> Vec<u32> {
-        let jobs = self.state.active().iter().filter_map(|id| self.state.job(*id));
+        let jobs = self.state.active_jobs();
         let under_mps = |job: &&Job| job.placement().is_some_and(|placed| placed.sharing == SharingMode::Mps);
         jobs.filter(under_mps).map(|job| job.spec.user.uid).collect()
     }
@@ -835,7 +835,7 @@ impl Engine {
             let step = job.suspension().map(|suspension| suspension.step);
             job.spec.id != id && matches!(step, Some(SuspendStep::Asked | SuspendStep::Suspending))
         };
-        let others = self.state.halted().iter().filter_map(|id| self.state.job(*id)).filter(leaving);
+        let others = self.state.halted_jobs().filter(leaving);
         let promised = others.map(|job| held(&self.state, job)).sum();
         let group =
             self.parts.hierarchy.as_ref().ok().map(|h| h.group(&self.parts.lives.short(id, placement)));
@@ -1361,8 +1361,8 @@ impl Engine {
     }
 
     fn update_roster(&self) {
-        let jobs = self.state.active().iter().filter_map(|id| match &self.state.job(*id)?.phase {
-            Phase::Running { supervisor, child, .. } => Some((*id, *supervisor, *child)),
+        let jobs = self.state.active_jobs().filter_map(|job| match &job.phase {
+            Phase::Running { supervisor, child, .. } => Some((job.spec.id, *supervisor, *child)),
             _ => None,
         });
         let roster = Roster { jobs: jobs.collect() };

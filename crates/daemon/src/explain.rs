@@ -91,7 +91,7 @@ fn returning(state: &State, now: Millis, job: &Job, done: &BTreeMap<JobId, Done>
     let reason = carma_core::plan::stays_off(state, now, id)?;
     let answers = answers_to_return(state, job, &reason);
     let asked = |job: &Job| Some((job.suspension().filter(|s| s.is_off())?.wanted.as_ref()?.at, job.spec.id));
-    let halted = state.halted().iter().filter_map(|id| state.job(*id)).filter(|job| job.ending().is_none());
+    let halted = state.halted_jobs().filter(|job| job.ending().is_none());
     let others: Vec<_> = halted.filter_map(asked).collect();
     // Ends on other GPUs do not help it.
     let could: BTreeSet<u32> =
@@ -306,7 +306,7 @@ const fn pct(fraction: Fraction) -> u32 {
 
 /// Running jobs, those that are expected to end first before the others, and those of which nothing is known last.
 fn ends(state: &State, now: Millis, done: &BTreeMap<JobId, Done>) -> Vec<(JobId, Option<LeftView>)> {
-    let running = state.active().iter().filter_map(|id| state.job(*id));
+    let running = state.active_jobs();
     let running = running.filter(|job| matches!(job.phase, Phase::Running { .. }));
     let mut ends: Vec<_> =
         running.map(|job| (job.spec.id, run_time::left(state, job, done.get(&job.spec.id), now))).collect();

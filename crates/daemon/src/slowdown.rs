@@ -230,7 +230,7 @@ impl Slowdowns {
     /// The core is back at this state and does not know what it was told since.
     pub fn tell_again(&mut self, state: &State) {
         (self.untold, self.powers) = (true, true);
-        let active = state.active().iter().filter_map(|id| state.job(*id));
+        let active = state.active_jobs();
         let on = active.filter_map(|job| Some((job.spec.id, placed(state, job)?.to_owned())));
         self.told = on.collect();
         for watch in self.watched.values_mut() {
@@ -383,7 +383,7 @@ impl Slowdowns {
         let mut counting: BTreeSet<JobId> = BTreeSet::new();
         // How far jobs are counts where they are judged over their whole run.
         let done = state.options().policy.progress.map(|_| self.paces.done(state, now)).unwrap_or_default();
-        for job in state.active().iter().filter_map(|id| state.job(*id)) {
+        for job in state.active_jobs() {
             let Phase::Running { placement, .. } = &job.phase else { continue };
             let attempt = placement.attempt;
             let gpus: Vec<&Gpu> = placement.gpus.iter().filter_map(|id| state.gpu(*id)).collect();
@@ -868,7 +868,7 @@ impl Slowdowns {
         let is_active = |id: &JobId| state.active().contains(id);
         let waits = told.extract_if(.., |id, _| !is_active(id)).filter_map(|(id, _)| state.job(id));
         waits.for_each(|job| asks(self, job));
-        for job in state.active().iter().filter_map(|id| state.job(*id)) {
+        for job in state.active_jobs() {
             let on = placed(state, job);
             let before = told.get(&job.spec.id).map(String::as_str);
             if any || job.spec.profile.power_mw.is_none() || before != on {

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 /// Signals that are due, and when the next ones are.
 pub(super) fn end_jobs(state: &State, now: Millis, plan: &mut Plan) {
     let grace = state.options().kill_grace;
-    for job in state.ending().iter().filter_map(|id| state.job(*id)) {
+    for job in state.ending_jobs() {
         let Some(placement) = job.placement() else { continue };
         match next(job, grace) {
             Some(Next { at, level, cause }) if at <= now => {

@@ -17,7 +17,7 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
     let mut touched: BTreeSet<GpuId> = BTreeSet::new();
     let leaves = leaving_by(plan);
     let kept = |floor| state.options().policy.progress.map(|rule| rule.with(floor).least_measured());
-    for job in state.active().iter().filter_map(|id| state.job(*id)) {
+    for job in state.active_jobs() {
         let Some(measured) = job.measured else { continue };
         let Phase::Running { placement, .. } = &job.phase else { continue };
         if job.suspension().is_some() {

@@ -74,7 +74,7 @@ impl Fallen<'_> {
 pub(super) fn judge_faults(state: &State, now: Millis, plan: &mut Plan) {
     let options = state.options();
     let mut fallen: Vec<Fallen<'_>> = Vec::new();
-    for job in state.judging().iter().filter_map(|id| state.job(*id)) {
+    for job in state.judging_jobs() {
         if let Phase::Judging { placement, exit, at } = &job.phase {
             fallen.push(Fallen { job, placement, at: *at, exit });
         }
@@ -82,7 +82,7 @@ pub(super) fn judge_faults(state: &State, now: Millis, plan: &mut Plan) {
     fallen.sort_by_key(|f| (f.at, f.job.spec.id));
     while !fallen.is_empty() {
         let group = together(state, &mut fallen);
-        let still_running = state.active().iter().filter_map(|id| state.job(*id)).any(|other| {
+        let still_running = state.active_jobs().any(|other| {
             matches!(&other.phase, Phase::Running { placement, .. } | Phase::Launching { placement, .. }
                 if group.iter().any(|f| same_server(options, f.job, f.placement, other, placement)))
         });

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// Jobs that are to leave their GPUs.
 pub(super) fn suspend_jobs(state: &State, plan: &mut Plan) {
-    for job in state.halted().iter().filter_map(|id| state.job(*id)) {
+    for job in state.halted_jobs() {
         let asked = job.suspension().is_some_and(|suspension| suspension.step == SuspendStep::Asked);
         if let Some(Placement { attempt, .. }) = job.placement().filter(|_| asked && job.ending().is_none()) {
             plan.actions.push(Action::Suspend { job: job.spec.id, attempt: *attempt, cause: None });
@@ -36,7 +36,7 @@ fn returning(job: &Job) -> Option<(Millis, JobId, &Suspension)> {
 
 /// Jobs that are to go on, the first who asked first.
 fn back(state: &State) -> Vec<(&Job, (Millis, JobId, &Suspension))> {
-    let halted = state.halted().iter().filter_map(|id| state.job(*id));
+    let halted = state.halted_jobs();
     let mut back: Vec<_> = halted.filter_map(|job| Some((job, returning(job)?))).collect();
     back.sort_by_key(|(_, (at, id, _))| (*at, *id));
     back
@@ -44,7 +44,7 @@ fn back(state: &State) -> Vec<(&Job, (Millis, JobId, &Suspension))> {
 
 /// The GPU that a job on its way moves to, and the one that it must go back to if it cannot.
 fn on_the_way(state: &State) -> impl Iterator<Item = (JobId, GpuId)> {
-    let halted = state.halted().iter().filter_map(|id| state.job(*id)).filter(|job| job.ending().is_none());
+    let halted = state.halted_jobs().filter(|job| job.ending().is_none());
     halted.filter_map(|job| {
         let suspension = job.suspension()?;
         let to = suspension.wanted.as_ref().and_then(|wanted| wanted.to);

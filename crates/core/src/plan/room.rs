@@ -23,7 +23,7 @@ const KEPT_FOR: Millis = Millis::secs(120);
 
 /// Jobs that make room, and for whom.
 fn makers(state: &State) -> impl Iterator<Item = (&Job, JobId)> {
-    let jobs = state.halted().iter().chain(state.ending()).filter_map(|id| state.job(*id));
+    let jobs = state.halted_jobs().chain(state.ending_jobs());
     jobs.filter_map(|job| Some((job, makes_room_for(job)?)))
 }
 

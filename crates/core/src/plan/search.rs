@@ -72,7 +72,7 @@ impl<'a> Slots<'a> {
         sizes.sort_unstable();
         sizes.dedup();
         let limited = slots.iter().any(|slot| slot.limited.is_some());
-        let mut set_aside = state.halted().iter().filter_map(|id| state.job(*id));
+        let mut set_aside = state.halted_jobs();
         let wanted = limited
             || options.max_slowdown.is_some()
             || state.queue().any_limited()

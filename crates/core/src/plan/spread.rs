@@ -81,7 +81,7 @@ fn taken(state: &State, plan: &Plan) -> BTreeSet<GpuId> {
         Action::Resume { gpus, .. } => gpus,
         _ => &[],
     });
-    let halted = state.halted().iter().filter_map(|id| state.job(*id)?.suspension()?.wanted.as_ref()?.to);
+    let halted = state.halted_jobs().filter_map(|job| job.suspension()?.wanted.as_ref()?.to);
     by_plan.copied().chain(halted).collect()
 }
 

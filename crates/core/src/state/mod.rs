@@ -214,10 +214,34 @@ impl State {
         if left > Millis::ZERO { self.shadows.after(uid, now, left) } else { Some(due + lag) }
     }
 
-    /// Jobs that are launching, running or being judged.
+    /// Numbers of the jobs that are launching, running or being judged.
     #[must_use]
     pub const fn active(&self) -> &BTreeSet<JobId> {
         &self.active
+    }
+
+    /// Jobs that are launching, running or being judged.
+    pub fn active_jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs_of(&self.active)
+    }
+
+    /// Jobs with a suspension under way.
+    pub fn halted_jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs_of(&self.halted)
+    }
+
+    /// Active jobs that time alone may end, or that are being ended.
+    pub(crate) fn ending_jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs_of(&self.ending)
+    }
+
+    /// Jobs that wait for a verdict.
+    pub(crate) fn judging_jobs(&self) -> impl Iterator<Item = &Job> {
+        self.jobs_of(&self.judging)
+    }
+
+    fn jobs_of<'a>(&'a self, ids: &'a BTreeSet<JobId>) -> impl Iterator<Item = &'a Job> {
+        ids.iter().filter_map(|id| self.job(*id))
     }
 
     /// What a user's jobs take and wait for.
@@ -267,17 +291,7 @@ impl State {
         self.ring
     }
 
-    /// Active jobs that time alone may end, or that are being ended.
-    pub(crate) const fn ending(&self) -> &BTreeSet<JobId> {
-        &self.ending
-    }
-
-    /// Jobs that wait for a verdict.
-    pub(crate) const fn judging(&self) -> &BTreeSet<JobId> {
-        &self.judging
-    }
-
-    /// Jobs with a suspension under way.
+    /// Numbers of the jobs with a suspension under way.
     #[must_use]
     pub const fn halted(&self) -> &BTreeSet<JobId> {
         &self.halted

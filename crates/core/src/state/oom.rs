@@ -99,7 +99,7 @@ impl State {
 
     /// What jobs are given that ran out of memory by their own doing, and run again or are about to.
     fn floors(&self) -> impl Iterator<Item = (&Job, Floor)> {
-        let active = self.active().iter().filter_map(|id| self.job(*id));
+        let active = self.active_jobs();
         let recovering = self.queue().jobs().take_while(|(key, _)| key.recovery.0).map(|(_, job)| job);
         let failed = active.chain(recovering).filter(|job| job.charged_retries > 0);
         failed.filter_map(|job| Some((job, job.floor?)))
@@ -146,7 +146,7 @@ impl State {
             let _ = self.update(id, |job| job.floor = Some(floor));
         }
         let Floor::Memory(floor) = floor else { return };
-        let running = self.active().iter().filter_map(|id| self.job(*id));
+        let running = self.active_jobs();
         let running = running.filter(|job| job.spec.command_key == command && self.said(job).is_zero());
         let placed: Vec<(JobId, GpuId)> = running
             .filter_map(|job| Some((job.spec.id, &job.placement()?.gpus)))

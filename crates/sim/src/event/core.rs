@@ -130,7 +130,7 @@ impl<'a> CoreScheduler<'a> {
 
     /// The jobs that run, as far as forecasts of run time learn from them. None counts its steps.
     fn running(&self) -> Vec<Running> {
-        let jobs = self.state.active().iter().filter_map(|id| self.state.job(*id));
+        let jobs = self.state.active_jobs();
         let running = |job: &Job| Running {
             class: self.class(index(job.spec.id)),
             done_s: self.state.done(job).0 / 1000,
@@ -344,7 +344,7 @@ impl<'a> CoreScheduler<'a> {
     /// Jobs of a GPU that are off it now, or at work on it again, after a decision to suspend or to resume them.
     fn halted(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
         let mut done = Vec::new();
-        for job in self.state.halted().iter().filter_map(|id| self.state.job(*id)) {
+        for job in self.state.halted_jobs() {
             let (Some(suspension), Some(placement)) = (job.suspension(), job.placement()) else { continue };
             if !placement.gpus.contains(&GpuId(gpu)) {
                 continue;

@@ -188,7 +188,7 @@ impl Outlooks {
         {
             return (due, next);
         }
-        for job in state.active().iter().filter_map(|id| state.job(*id)) {
+        for job in state.active_jobs() {
             let Some(placement) = job.placement().filter(|_| job.suspension().is_none()) else { continue };
             let company = || placement.gpus.iter().filter_map(|gpu| self.company.get(gpu.0 as usize));
             let since: Option<Vec<Millis>> = company().map(|(_, since)| *since).collect();
