@@ -3,12 +3,13 @@
 //! Every change of a job or a GPU goes through here. What a change means is not known here.
 
 use super::State;
+use super::waiting::Waiting;
 use crate::input::Rejected;
 use crate::ledger::Gpu;
 use crate::model::{GpuId, Job, JobId, Phase};
 use crate::policy::Options;
-use crate::units::MiB;
-use std::collections::btree_map;
+use crate::units::{MiB, Millis};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::sync::Arc;
 
 /// What one user's jobs take and wait for.
@@ -51,15 +52,39 @@ impl Usage {
     }
 }
 
+/// What is derived from jobs and GPUs. It is not stored.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Index {
+    /// Pending jobs in their order.
+    pub(super) waiting: Waiting,
+    /// Jobs in any other phase but held.
+    pub(super) active: BTreeSet<JobId>,
+    /// Active jobs that time alone may end, or that are being ended.
+    pub(super) ending: BTreeSet<JobId>,
+    /// Jobs that wait for a verdict.
+    pub(super) judging: BTreeSet<JobId>,
+    /// Jobs with a suspension under way.
+    pub(super) halted: BTreeSet<JobId>,
+    /// What each user's jobs take and wait for. Nobody is in it with nothing.
+    pub(super) usage: BTreeMap<u32, Usage>,
+    /// GPUs by index.
+    pub(super) order: Vec<GpuId>,
+    /// Memory of each GPU that is present, largest first.
+    sizes: Vec<MiB>,
+    /// The same without MIG instances.
+    whole_sizes: Vec<MiB>,
+    /// GPUs that nobody is on, by index.
+    pub(super) idle: BTreeSet<(u32, GpuId)>,
+    /// The latest fatal fault under MPS on any GPU.
+    pub(super) latest_fault: Option<Millis>,
+    /// Of each GPU, the first of its kind.
+    pub(super) kinds: Vec<GpuId>,
+}
+
 impl State {
     /// Restores what is derived, after loading a stored state.
     pub fn rebuild(&mut self) {
-        self.waiting.clear();
-        self.active.clear();
-        self.ending.clear();
-        self.judging.clear();
-        self.halted.clear();
-        self.usage.clear();
+        self.index = Index::default();
         self.index_gpus();
         let jobs: Vec<Arc<Job>> = self.jobs.values().cloned().collect();
         for job in jobs {
@@ -69,29 +94,29 @@ impl State {
     }
 
     pub(super) fn index(&mut self, job: &Arc<Job>) {
-        let usage = self.usage.entry(job.spec.user.uid).or_default();
+        let usage = self.index.usage.entry(job.spec.user.uid).or_default();
         *usage = usage.with(Usage::of(job));
         match job.phase {
             Phase::Pending => self.wait(job),
             Phase::Held { .. } => {}
             Phase::Launching { ref ending, .. } => {
-                self.active.insert(job.spec.id);
+                self.index.active.insert(job.spec.id);
                 if ending.is_some() {
-                    self.ending.insert(job.spec.id);
+                    self.index.ending.insert(job.spec.id);
                 }
             }
             Phase::Running { ref ending, ref halt, .. } => {
-                self.active.insert(job.spec.id);
+                self.index.active.insert(job.spec.id);
                 if halt.now.is_some() {
-                    self.halted.insert(job.spec.id);
+                    self.index.halted.insert(job.spec.id);
                 }
                 if ending.is_some() || job.spec.request.time_limit.is_some() {
-                    self.ending.insert(job.spec.id);
+                    self.index.ending.insert(job.spec.id);
                 }
             }
             Phase::Judging { .. } => {
-                self.active.insert(job.spec.id);
-                self.judging.insert(job.spec.id);
+                self.index.active.insert(job.spec.id);
+                self.index.judging.insert(job.spec.id);
             }
         }
     }
@@ -99,7 +124,7 @@ impl State {
     /// A job stands in the queue.
     pub(super) fn wait(&mut self, job: &Arc<Job>) {
         let line = self.options.policy.line;
-        self.waiting.insert(job, line);
+        self.index.waiting.insert(job, line);
         if line.is_by_length() {
             let uid = job.spec.user.uid;
             self.shadows.enter(uid, self.now, self.options.allowances.share_of(uid));
@@ -108,7 +133,7 @@ impl State {
 
     pub(super) fn unindex(&mut self, job: &Job) {
         let id = job.spec.id;
-        if let btree_map::Entry::Occupied(mut entry) = self.usage.entry(job.spec.user.uid) {
+        if let btree_map::Entry::Occupied(mut entry) = self.index.usage.entry(job.spec.user.uid) {
             let left = entry.get().without(Usage::of(job));
             if left == Usage::default() {
                 entry.remove();
@@ -118,24 +143,25 @@ impl State {
         }
         if matches!(job.phase, Phase::Pending) {
             let (line, uid) = (self.options.policy.line, job.spec.user.uid);
-            self.waiting.remove(job, line);
-            if line.is_by_length() && !self.waiting.has(uid) {
+            self.index.waiting.remove(job, line);
+            if line.is_by_length() && !self.index.waiting.has(uid) {
                 self.shadows.leave(uid, self.now);
             }
             return;
         }
-        self.active.remove(&id);
-        self.ending.remove(&id);
-        self.judging.remove(&id);
-        self.halted.remove(&id);
+        self.index.active.remove(&id);
+        self.index.ending.remove(&id);
+        self.index.judging.remove(&id);
+        self.index.halted.remove(&id);
     }
 
     /// Restores what is derived from the GPUs.
     pub(super) fn index_gpus(&mut self) {
-        self.order = (0..).map(GpuId).take(self.gpus.len()).collect();
+        self.index.order = (0..).map(GpuId).take(self.gpus.len()).collect();
         let gpus = &self.gpus;
-        self.order.sort_by_key(|id| (gpus[id.0 as usize].info.index, *id));
-        self.idle = self
+        self.index.order.sort_by_key(|id| (gpus[id.0 as usize].info.index, *id));
+        self.index.idle = self
+            .index
             .order
             .iter()
             .map(|id| (&gpus[id.0 as usize], *id))
@@ -144,21 +170,21 @@ impl State {
             .collect();
         let first = |gpu: &Gpu| gpus.iter().position(|other| other.info.name == gpu.info.name);
         let kinds = gpus.iter().map(|gpu| GpuId(u32::try_from(first(gpu).unwrap_or(0)).unwrap_or(u32::MAX)));
-        self.kinds = kinds.collect();
+        self.index.kinds = kinds.collect();
         let sizes = |of: &dyn Fn(&Gpu) -> bool| {
             let present = gpus.iter().filter(|gpu| gpu.present && of(gpu));
             let mut sizes: Vec<MiB> = present.map(|gpu| gpu.info.memory).collect();
             sizes.sort_unstable_by_key(|memory| std::cmp::Reverse(*memory));
             sizes
         };
-        (self.sizes, self.whole_sizes) = (sizes(&|_| true), sizes(&|gpu| !gpu.info.is_mig()));
-        self.latest_fault = gpus.iter().flat_map(|gpu| gpu.faults.values()).copied().max();
+        (self.index.sizes, self.index.whole_sizes) = (sizes(&|_| true), sizes(&|gpu| !gpu.info.is_mig()));
+        self.index.latest_fault = gpus.iter().flat_map(|gpu| gpu.faults.values()).copied().max();
     }
 
     /// The most memory that each of as many GPUs as a job asks for has; a job on several takes no MIG instances. `None`: there are too few.
     pub(crate) fn most_memory(&self, job: &Job) -> Option<MiB> {
         let gpus = job.spec.request.gpus;
-        let sizes = if gpus > 1 { &self.whole_sizes } else { &self.sizes };
+        let sizes = if gpus > 1 { &self.index.whole_sizes } else { &self.index.sizes };
         sizes.get(gpus.checked_sub(1)? as usize).copied()
     }
 
@@ -182,12 +208,12 @@ impl State {
         if before != after {
             let key = (gpu.info.index, id);
             if after {
-                self.idle.insert(key)
+                self.index.idle.insert(key)
             } else {
-                self.idle.remove(&key)
+                self.index.idle.remove(&key)
             };
         }
-        self.latest_fault = self.latest_fault.max(gpu.faults.values().copied().max());
+        self.index.latest_fault = self.index.latest_fault.max(gpu.faults.values().copied().max());
         Ok(result)
     }
 

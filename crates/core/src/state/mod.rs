@@ -26,6 +26,7 @@ mod weights;
 pub use accounts::{Account, Metered};
 pub(crate) use course::Course;
 pub use energy::Tally;
+use index::Index;
 pub use index::Usage;
 pub(crate) use place::Share;
 pub use place::Unbounded;
@@ -51,7 +52,6 @@ use starts::Starts;
 pub use starts::Startup;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use waiting::Waiting;
 use weights::Weights;
 
 /// What applying an input brought to its end.
@@ -68,42 +68,12 @@ pub struct State {
     options: Options,
     gpus: Vec<Gpu>,
     jobs: BTreeMap<JobId, Arc<Job>>,
-    /// Pending jobs in their order; derived from `jobs`.
+    /// What is derived from jobs and GPUs.
     #[serde(skip)]
-    waiting: Waiting,
-    /// How much users' jobs weigh in that order.
+    index: Index,
+    /// How much users' jobs weigh in the order of the queue.
     #[serde(default, skip_serializing_if = "Weights::is_none")]
     weights: Weights,
-    /// Jobs in any other phase but held; derived from `jobs`.
-    #[serde(skip)]
-    active: BTreeSet<JobId>,
-    /// Active jobs that time alone may end, or that are being ended; derived from `jobs`.
-    #[serde(skip)]
-    ending: BTreeSet<JobId>,
-    /// Jobs that wait for a verdict; derived from `jobs`.
-    #[serde(skip)]
-    judging: BTreeSet<JobId>,
-    /// Jobs with a suspension under way; derived from `jobs`.
-    #[serde(skip)]
-    halted: BTreeSet<JobId>,
-    /// What each user's jobs take and wait for; derived from `jobs`. Nobody is in it with nothing.
-    #[serde(skip)]
-    usage: BTreeMap<u32, Usage>,
-    /// GPUs by index; derived from `gpus`.
-    #[serde(skip)]
-    order: Vec<GpuId>,
-    /// Memory of each GPU that is present, largest first; derived from `gpus`.
-    #[serde(skip)]
-    sizes: Vec<MiB>,
-    /// The same without MIG instances.
-    #[serde(skip)]
-    whole_sizes: Vec<MiB>,
-    /// GPUs that nobody is on, by index; derived from `gpus`.
-    #[serde(skip)]
-    idle: BTreeSet<(u32, GpuId)>,
-    /// The latest fatal fault under MPS on any GPU; derived from `gpus`.
-    #[serde(skip)]
-    latest_fault: Option<Millis>,
     /// Faults under MPS by command key.
     faulted: BTreeMap<u64, u32>,
     /// Commands that a fault was put down to, and that have ended well outside MPS since: once.
@@ -112,9 +82,6 @@ pub struct State {
     /// The index of the GPU with which the round-robin ring goes on.
     ring: u32,
     last_id: Option<JobId>,
-    /// Of each GPU, the first of its kind; derived from `gpus`.
-    #[serde(skip)]
-    kinds: Vec<GpuId>,
     /// What is predicted of jobs beside each other. Journals of carma 0.1 have `outlooks`, which is not read any more.
     #[serde(default, skip_serializing_if = "Outlooks::is_empty")]
     predictions: Outlooks,
@@ -188,7 +155,7 @@ impl State {
     /// Pending jobs in the order in which they are looked at.
     #[must_use]
     pub const fn queue(&self) -> Queue<'_> {
-        Queue { waiting: &self.waiting, weights: &self.weights.of, shadows: &self.shadows }
+        Queue { waiting: &self.index.waiting, weights: &self.weights.of, shadows: &self.shadows }
     }
 
     /// When a job is due by its user's clock. A bound that an earlier policy made counts for nothing under one without bounds; it is kept
@@ -217,27 +184,27 @@ impl State {
     /// Numbers of the jobs that are launching, running or being judged.
     #[must_use]
     pub const fn active(&self) -> &BTreeSet<JobId> {
-        &self.active
+        &self.index.active
     }
 
     /// Jobs that are launching, running or being judged.
     pub fn active_jobs(&self) -> impl Iterator<Item = &Job> {
-        self.jobs_of(&self.active)
+        self.jobs_of(&self.index.active)
     }
 
     /// Jobs with a suspension under way.
     pub fn halted_jobs(&self) -> impl Iterator<Item = &Job> {
-        self.jobs_of(&self.halted)
+        self.jobs_of(&self.index.halted)
     }
 
     /// Active jobs that time alone may end, or that are being ended.
     pub(crate) fn ending_jobs(&self) -> impl Iterator<Item = &Job> {
-        self.jobs_of(&self.ending)
+        self.jobs_of(&self.index.ending)
     }
 
     /// Jobs that wait for a verdict.
     pub(crate) fn judging_jobs(&self) -> impl Iterator<Item = &Job> {
-        self.jobs_of(&self.judging)
+        self.jobs_of(&self.index.judging)
     }
 
     fn jobs_of<'a>(&'a self, ids: &'a BTreeSet<JobId>) -> impl Iterator<Item = &'a Job> {
@@ -247,7 +214,7 @@ impl State {
     /// What a user's jobs take and wait for.
     #[must_use]
     pub fn usage(&self, uid: u32) -> Usage {
-        self.usage.get(&uid).copied().unwrap_or_default()
+        self.index.usage.get(&uid).copied().unwrap_or_default()
     }
 
     /// Number of the next job.
@@ -294,28 +261,28 @@ impl State {
     /// Numbers of the jobs with a suspension under way.
     #[must_use]
     pub const fn halted(&self) -> &BTreeSet<JobId> {
-        &self.halted
+        &self.index.halted
     }
 
     /// GPUs in the order of their indices.
     pub(crate) fn order(&self) -> &[GpuId] {
-        &self.order
+        &self.index.order
     }
 
     /// Number of GPUs that nobody is on.
     #[must_use]
     pub fn idle_count(&self) -> usize {
-        self.idle.len()
+        self.index.idle.len()
     }
 
     /// GPUs that nobody is on, in the order of their indices.
     pub(crate) fn idle(&self) -> impl Iterator<Item = GpuId> {
-        self.idle.iter().map(|(_, id)| *id)
+        self.index.idle.iter().map(|(_, id)| *id)
     }
 
     /// The latest fatal fault under MPS on any GPU.
     pub(crate) const fn latest_fault(&self) -> Option<Millis> {
-        self.latest_fault
+        self.index.latest_fault
     }
 
     /// Whether a user may do what root may.

@@ -216,7 +216,7 @@ impl State {
         let server = self.server_among(jobs());
         let mut classes: Vec<Class> = jobs().map(Job::class).collect();
         classes.sort_unstable();
-        let kind = self.kinds.get(id.0 as usize).copied().unwrap_or(id);
+        let kind = self.index.kinds.get(id.0 as usize).copied().unwrap_or(id);
         let by_server = if server == Server::Several { SharingMode::TimeSlice } else { SharingMode::Mps };
         let turns = Company { kind, sharing: SharingMode::TimeSlice, classes: classes.clone() };
         (server, [turns, Company { kind, sharing: by_server, classes }])

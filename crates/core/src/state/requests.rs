@@ -22,7 +22,7 @@ impl State {
         self.last_id = Some(new.id);
         let phase = if new.hold { Phase::Held { by: new.user.name.clone() } } else { Phase::Pending };
         self.accounts.open(&new.user);
-        if !self.usage.contains_key(&new.user.uid) {
+        if !self.index.usage.contains_key(&new.user.uid) {
             self.weigh_newcomer(new.user.uid);
         }
         let mut job = Job {
@@ -83,9 +83,9 @@ impl State {
             };
             if matches!(job.phase, Phase::Pending) {
                 // Less than `update` does: thousands of bounds move at a time, and nothing else of these jobs.
-                self.waiting.remove(job, line);
+                self.index.waiting.remove(job, line);
                 Arc::make_mut(job).due = Some(due);
-                self.waiting.insert(job, line);
+                self.index.waiting.insert(job, line);
             }
         }
     }
@@ -98,7 +98,7 @@ impl State {
 
     /// The configuration is another one: the queue may have another order, and jobs a bound on their start.
     pub(super) fn rebuild_waiting(&mut self) {
-        self.waiting.clear();
+        self.index.waiting.clear();
         let pending: Vec<JobId> = self
             .jobs
             .values()

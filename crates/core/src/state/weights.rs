@@ -82,10 +82,10 @@ impl State {
             return;
         }
         self.charge_all();
-        let usage = &self.usage;
+        let usage = &self.index.usage;
         self.shadows.forget(now, |uid| usage.contains_key(&uid));
         let lately = |uid: &u32| (*uid, self.accounts.lately(*uid, now, &self.options));
-        let had: Vec<(u32, u64)> = self.usage.keys().map(lately).collect();
+        let had: Vec<(u32, u64)> = self.index.usage.keys().map(lately).collect();
         let sum = had.iter().map(|(_, had)| *had).fold(0, u64::saturating_add);
         let (users, besides) = (had.len() as u64, self.besides());
         let weighing = self.options.policy.weighing;
@@ -101,9 +101,9 @@ impl State {
     /// count among those who wait for GPUs.
     pub(super) fn stop_clocks(&mut self) {
         let (now, options) = (self.now, &self.options);
-        let stands = |uid| self.usage.contains_key(&uid) && self.accounts.has_spent(uid, now, options);
+        let stands = |uid| self.index.usage.contains_key(&uid) && self.accounts.has_spent(uid, now, options);
         for uid in self.shadows.stand(now, stands) {
-            if self.waiting.has(uid) {
+            if self.index.waiting.has(uid) {
                 self.shadows.enter(uid, now, self.options.allowances.share_of(uid));
             }
         }
