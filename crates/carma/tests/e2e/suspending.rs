@@ -39,7 +39,9 @@ fn observed(daemon: &Daemon, id: u64) -> Option<u64> {
 #[track_caller]
 fn runs_with(daemon: &Daemon, id: u64, gib: u64) {
     until(&format!("job {id} to hold {gib} GiB; the daemon's log:\n{}", daemon.log()), || {
-        (observed(daemon, id) == Some(gib << 10)).then_some(())
+        // Its memory may be seen before the daemon has heard that it has started.
+        let runs = daemon.show(id).job.state == "RUNNING";
+        (runs && observed(daemon, id) == Some(gib << 10)).then_some(())
     });
 }
 
