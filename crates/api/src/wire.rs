@@ -867,6 +867,10 @@ pub struct RunningView {
     /// The same over its whole run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole_run_pct: Option<u32>,
+    /// Why its speed beside its neighbours is not measured, in words: nothing is undone for its sake until it is. Absent: it is, or it is
+    /// alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmeasured: Option<String>,
     /// What happens if it runs out of GPU memory, in words.
     pub out_of_memory: String,
     /// Jobs on its GPUs.

@@ -5,8 +5,8 @@ use crate::run_time;
 use crate::view::{Asker, Live, Subject, attempts, indices};
 use carma_api::VERSION;
 use carma_api::wire::{
-    EndView, ExplainReply, GpuVerdict, LeftView, NeighbourView, ProgressView, RunningView, SoonerView,
-    WaitingView,
+    EndView, ExplainReply, GpuVerdict, LeftView, NeighbourView, ProgressView, RateView, RunningView,
+    SoonerView, WaitingView,
 };
 use carma_core::explain::{Help, OfTheGpu, Reason, Refusal, Sooner};
 use carma_core::ledger::Gpu;
@@ -19,16 +19,27 @@ use carma_interference::rate::tally::Done;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-/// Why a job waits, or why it went where it went. `live`: what is known of running jobs beside the state.
+/// What is known of a job beside the state.
+#[derive(Clone, Copy)]
+pub struct Beside<'a> {
+    /// What was submitted.
+    pub stored: Option<&'a StoredJob>,
+    /// How fast it goes.
+    pub rate: Option<&'a RateView>,
+    /// What is known of running jobs.
+    pub live: Live<'a>,
+}
+
+/// Why a job waits, or why it went where it went.
 #[must_use]
 pub fn explain(
     asker: Asker,
     state: &State,
     now: Millis,
     subject: &Subject<'_>,
-    stored: Option<&StoredJob>,
-    live: Live<'_>,
+    beside: Beside<'_>,
 ) -> ExplainReply {
+    let Beside { stored, rate, live } = beside;
     let (job, done) = (subject.job(), live.done);
     let id = job.spec.id;
     let row = subject.row(asker, state, now, live);
@@ -62,7 +73,7 @@ pub fn explain(
             reply.sooner = found.iter().filter_map(sooner).collect();
         }
         (Subject::Live(_), Phase::Running { placement, .. }) if !job.is_off() => {
-            reply.running = Some(running(state, job, placement));
+            reply.running = Some(running(state, job, placement, rate));
         }
         (Subject::Live(_), Phase::Running { .. }) => {
             if let Some(back) = returning(state, now, job, done) {
@@ -378,7 +389,7 @@ fn sooner(found: &Sooner) -> Option<SoonerView> {
     }
 }
 
-fn running(state: &State, job: &Job, placement: &Placement) -> RunningView {
+fn running(state: &State, job: &Job, placement: &Placement, rate: Option<&RateView>) -> RunningView {
     let gpus: Vec<&Gpu> = placement.gpus.iter().filter_map(|id| state.gpu(*id)).collect();
     let id = job.spec.id;
     let mut neighbours = Vec::new();
@@ -412,9 +423,22 @@ fn running(state: &State, job: &Job, placement: &Placement) -> RunningView {
         predicted_pct: own.map(pct),
         floor_pct: rule.map(|rule| pct(rule.dip())),
         whole_run_pct: rule.map(|rule| pct(rule.whole_run())),
+        unmeasured: (job.measured.is_none() && !alone).then(|| unmeasured(rate).to_owned()),
         out_of_memory: out_of_memory(state, job, placement, alone),
         neighbours,
         foreign: u32::try_from(foreign).unwrap_or(u32::MAX),
+    }
+}
+
+/// Why the speed of a job beside its neighbours is not measured, by what is known of its rate.
+fn unmeasured(rate: Option<&RateView>) -> &'static str {
+    match rate.map(|rate| (rate.per_s, rate.alone_per_s, &rate.source)) {
+        // The rate comes with the first full window, and is that of another company until then.
+        None | Some((Some(_), Some(_), _)) => "no window beside these neighbours is full yet",
+        Some((Some(_), None, _)) => "its speed alone is not known, since its command was not seen alone here",
+        Some((None, None, None)) => "it tells no steps, as by heartbeats or printed progress",
+        // It loads or evaluates, or its steps are long.
+        Some((None, ..)) => "it told too few steps in the last window",
     }
 }
 
@@ -517,6 +541,20 @@ mod tests {
         let job = state.job(JobId(3)).unwrap();
         let found = carma_core::plan::sooner(state, NOW, job, &order);
         end(state, job.spec.id, &unusable.iter().copied().collect(), &ends, &found)
+    }
+
+    #[test]
+    fn what_is_missing_for_a_measurement_is_said() {
+        let said = |per_s, alone_per_s, source: Option<&str>| {
+            let source = source.map(str::to_owned);
+            unmeasured(Some(&RateView { per_s, alone_per_s, source, ..RateView::default() }))
+        };
+        assert!(unmeasured(None).contains("is full yet"));
+        assert!(said(Some(2.0), Some(3.0), Some("heartbeat")).contains("is full yet"));
+        assert!(said(Some(2.0), None, Some("heartbeat")).contains("its speed alone"));
+        assert!(said(None, None, None).contains("it tells no steps"));
+        assert!(said(None, Some(3.0), Some("heartbeat")).contains("too few steps"));
+        assert!(said(None, None, Some("heartbeat")).contains("too few steps"));
     }
 
     #[test]

@@ -39,6 +39,7 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
             }
             block.line("why", short(&why(reply, running)));
             block.line("speed", short(&speed(job, running)));
+            block.line_if("measured", measured(job, running).as_deref().map(short));
             block.line("memory", memory(reply));
             block.line("if OOM", short(&running.out_of_memory));
         }
@@ -192,7 +193,8 @@ fn share(pct: u32) -> String {
 /// What it keeps of its speed, and what it is to keep.
 fn speed(job: &JobView, running: &RunningView) -> String {
     let mut words = Vec::new();
-    match (job.progress_pct, running.neighbours.is_empty() && running.foreign == 0) {
+    let alone = running.neighbours.is_empty() && running.foreign == 0;
+    match (job.progress_pct, alone) {
         (Some(pct), _) if job.progress_at_most => words.push(format!(
             "at most {} of its speed alone: that is not known, but its command was seen to be so much faster",
             share(pct)
@@ -204,7 +206,14 @@ fn speed(job: &JobView, running: &RunningView) -> String {
     words.extend(running.predicted_pct.map(|pct| format!("{} predicted", share(pct))));
     let kept = running.floor_pct.zip(running.whole_run_pct);
     words.extend(kept.map(|(floor, whole)| {
-        format!("the policy keeps it at {}, at {} over its run", share(floor), share(whole))
+        let floors = format!("{}, at {} over its run", share(floor), share(whole));
+        match job.progress_pct.is_some() || alone {
+            true => format!("the policy keeps it at {floors}"),
+            false if running.predicted_pct.is_some_and(|pct| pct < floor) => {
+                format!("below the {} at which the policy keeps it once it is measured", share(floor))
+            }
+            false => format!("once it is measured the policy keeps it at {floors}"),
+        }
     }));
     if show::awaits_latency(job) {
         words.push("no job may join it before its latency alone is measured".to_owned());
@@ -212,6 +221,14 @@ fn speed(job: &JobView, running: &RunningView) -> String {
         words.extend(job.max_slowdown_pct.map(|pct| format!("limit of slowdown {}", share(pct))));
     }
     words.join("; ")
+}
+
+/// Why its speed is not measured, and what follows.
+fn measured(job: &JobView, running: &RunningView) -> Option<String> {
+    let why = running.unmeasured.as_deref().filter(|_| job.progress_pct.is_none())?;
+    let kept = running.floor_pct.is_some() || job.max_slowdown_pct.is_some();
+    let follows = if kept { "; until then no neighbour is taken off for its sake" } else { "" };
+    Some(format!("no: {why}{follows}"))
 }
 
 fn memory(reply: &ExplainReply) -> String {
@@ -635,6 +652,7 @@ mod tests {
                 predicted_pct: Some(78),
                 floor_pct: Some(40),
                 whole_run_pct: Some(60),
+                unmeasured: None,
                 out_of_memory: "fails beyond its hard limit of 10.0 GiB, no neighbour does; tried again with more memory, 1 of 5 retries used".into(),
                 neighbours: vec![NeighbourView {
                     gpu: 0,
@@ -682,6 +700,41 @@ mod tests {
           verdict: out of GPU memory: culprit, it reached its own cap of 8.0 GiB;
                    retried with at least 10.0 GiB (retry 1 of 3)
         ");
+    }
+
+    #[test]
+    fn a_floor_is_not_said_to_be_kept_before_its_speed_is_measured() {
+        let mut reply = runs();
+        (reply.job.progress_pct, reply.job.max_slowdown_pct) = (None, None);
+        let running = reply.running.as_mut().unwrap();
+        running.predicted_pct = Some(24);
+        running.unmeasured = Some("it tells no steps, as by heartbeats or printed progress".into());
+        let lines = |reply: &ExplainReply| {
+            let text = render(reply, &Screen::of_width(None));
+            ["speed:", "measured:"].map(|of| {
+                let line = text.lines().find(|line| line.starts_with(of));
+                line.map(|line| line.split_once(':').unwrap().1.trim().to_owned())
+            })
+        };
+        let why = "no: it tells no steps, as by heartbeats or printed progress";
+        let [speed, measured] = lines(&reply).map(Option::unwrap);
+        assert_eq!(
+            speed,
+            "not measured yet beside these neighbours; 0.24 predicted; below the 0.40 at which the policy keeps it once it is measured"
+        );
+        assert_eq!(measured, format!("{why}; until then no neighbour is taken off for its sake"));
+        reply.running.as_mut().unwrap().predicted_pct = Some(78);
+        let [speed, _] = lines(&reply).map(Option::unwrap);
+        assert!(
+            speed.ends_with("; once it is measured the policy keeps it at 0.40, at 0.60 over its run"),
+            "{speed}"
+        );
+        // Under a policy without a floor, and without a limit of its own, nothing is ever undone.
+        let running = reply.running.as_mut().unwrap();
+        (running.floor_pct, running.whole_run_pct) = (None, None);
+        assert_eq!(lines(&reply)[1].as_deref(), Some(why));
+        reply.job.progress_pct = Some(81);
+        assert_eq!(lines(&reply)[1], None);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! `GET /v1/jobs/{id}/explain`
 
 use super::{Answered, Shared, Words, job_id, show};
-use crate::explain;
+use crate::explain::{self, Beside};
 use crate::messages::Peer;
 use crate::view::{self, Live};
 use axum::Json;
 use axum::extract::State;
 use carma_api::wire::ExplainReply;
+use std::sync::PoisonError;
 
 /// Says why a job waits, or why it went where it went.
 pub(super) async fn explain(
@@ -18,6 +19,7 @@ pub(super) async fn explain(
     let (state, standing) = app.view().await?;
     let asker = app.asker(&peer);
     let now = app.clock.now();
+    let rate = app.rates.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
     let (paces, looks) = (app.paces.clone(), app.board.looks());
     let reply = app.readers.read(move |reader| {
         let over = show::find(reader, &state, id)?;
@@ -25,7 +27,8 @@ pub(super) async fn explain(
         let stored = reader.job(id)?;
         let (done, metered) = (paces.done(&state, now), view::metered(&state, now, &looks));
         let live = Live { done: &done, metered: &metered };
-        Ok(explain::explain(asker, &state, now, &subject, stored.as_ref(), live))
+        let beside = Beside { stored: stored.as_ref(), rate: rate.as_ref(), live };
+        Ok(explain::explain(asker, &state, now, &subject, beside))
     });
     Ok(Json(ExplainReply { unwritten: standing.unwritten, ..reply.await? }))
 }
