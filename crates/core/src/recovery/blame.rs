@@ -114,6 +114,8 @@ pub(crate) struct OomFacts {
     pub forecast: Option<MiB>,
     /// Its hard cap.
     pub cap: Option<MiB>,
+    /// That, where less is reserved for it: it had not taken all when its memory settled, and others were lent the rest.
+    pub lent: Option<MiB>,
     /// The GPU's memory.
     pub capacity: MiB,
     /// Whether others were beside it.

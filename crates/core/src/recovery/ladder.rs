@@ -100,7 +100,7 @@ impl fmt::Display for GiveUp {
 /// What a job gets after an out-of-memory.
 ///
 /// A retry is charged unless a neighbour was to blame. Then one without a forecast comes back as it came, since what it held when others
-/// took the memory says little of what it takes. Else the floor rises: to what was seen to be needed, then step by step
+/// took the memory says little of what it takes; but if carma had lent these what it lacked, that is kept for it ([`kept`]). Else the floor rises: to what was seen to be needed, then step by step
 /// (a ladder by the size of the GPU), then to a GPU alone. A GPU alone comes at once where the method says so, where the job was harmed too
 /// often, with the last of several retries, where the attempt ran for long (under `adaptive`), and where no GPU has the memory of the next step. A job that was alone on a
 /// GPU and filled it gets a larger one, also with its last retry used: that is progress, and ends with the largest GPU.
@@ -117,7 +117,11 @@ pub(crate) fn next_attempt(facts: &OomFacts, blame: &Blame, tried: &Tried, rules
         return Next::GiveUp(GiveUp::NoLargerGpu);
     }
     if !charged && facts.forecast.is_none() && tried.floor.is_none() && !goes_alone(tried, rules) {
-        return Next::Retry { floor: None, charged };
+        let kept = kept(facts, blame).map(|kept| match tried.fits(kept.max(least)) {
+            true => Floor::Memory(kept),
+            false => Floor::ExclusiveGpu,
+        });
+        return Next::Retry { floor: kept, charged };
     }
     // A hard limit of hardly more than what it filled would stop it again.
     let half_more = Some(facts.capacity.percent(150)).filter(|more| rules.policy.blind && tried.fits(*more));
@@ -260,6 +264,15 @@ fn first_floor(facts: &OomFacts, blame: &Blame, rules: &Options) -> Option<Floor
     next_floor(Some(Floor::Memory(given)), facts.capacity)
 }
 
+/// What a job of which nothing is known keeps after it was denied what it was given and had not taken when its memory settled: had that
+/// not been lent to others, it would not have failed, and it fails again where it is. Where a process that is not carma's filled the GPU it would
+/// have lacked that in any case.
+pub(crate) fn kept(facts: &OomFacts, blame: &Blame) -> Option<MiB> {
+    let is_ours = matches!(blame, Blame::Neighbour { pid: None, .. });
+    let lent = facts.lent.filter(|_| is_ours && facts.forecast.is_none())?;
+    Some(lent.max(facts.reached().unwrap_or_default()).min(facts.capacity))
+}
+
 /// Memory that is not enough: what it had been given and, where nobody saw it exceed that, what its failure proves
 /// to be too little.
 fn given(facts: &OomFacts, blame: &Blame) -> Option<MiB> {
@@ -312,6 +325,11 @@ mod tests {
     /// Nothing was forecast, and 10,240 MiB were its part.
     fn guessed() -> OomFacts {
         OomFacts { forecast: None, cap: Some(MiB(10_240)), ..facts() }
+    }
+
+    /// Nothing was forecast, and of 24,000 MiB that were its part others were lent what it had not taken.
+    fn lent() -> OomFacts {
+        OomFacts { forecast: None, cap: Some(MiB(24_000)), lent: Some(MiB(24_000)), ..facts() }
     }
 
     const OWN_CAP: Blame = Blame::OwnCap { cap: MiB(10_240) };
@@ -531,6 +549,33 @@ mod tests {
                 &graded,
                 retry(memory(11_000), false),
             ),
+            // What it was given was lent to others: it is kept for it now.
+            ("victim, lent", lent(), VICTIM, tried(), &graded, retry(memory(24_000), false)),
+            (
+                "victim, lent, after five minutes",
+                lent(),
+                VICTIM,
+                Tried { ran: MUCH, ..tried() },
+                &graded,
+                retry(memory(24_000), false),
+            ),
+            (
+                "victim, lent, too few so large",
+                lent(),
+                VICTIM,
+                small(MiB(9_000)),
+                &graded,
+                retry(ALONE, false),
+            ),
+            (
+                "victim of another's process, lent",
+                lent(),
+                Blame::Neighbour { job: None, pid: Some(4711), user: None },
+                tried(),
+                &graded,
+                Next::Retry { floor: None, charged: false },
+            ),
+            ("victim, lent, too often", lent(), VICTIM, harmed(3, None), &graded, retry(ALONE, false)),
             ("victim, unknown, by method", guessed(), VICTIM, tried(), &exclusive, retry(ALONE, false)),
             ("victim, unknown, too often", guessed(), VICTIM, harmed(3, None), &graded, retry(ALONE, false)),
             ("victim too often", facts(), VICTIM, harmed(3, None), &graded, retry(ALONE, false)),

@@ -14,4 +14,4 @@ pub use blame::Blame;
 pub(crate) use blame::{OomFacts, blame};
 pub use evidence::{Evidence, EvidenceKind, Said, scan};
 pub use ladder::Floor;
-pub(crate) use ladder::{Next, Tried, after_growth, after_neighbours, next_attempt};
+pub(crate) use ladder::{Next, Tried, after_growth, after_neighbours, kept, next_attempt};

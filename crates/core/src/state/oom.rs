@@ -58,6 +58,7 @@ impl State {
             said: message.1,
             forecast: tenant.forecast,
             cap,
+            lent: cap.filter(|cap| tenant.reservation.memory().is_some_and(|reserved| reserved < *cap)),
             capacity: gpu.info.memory,
             // Where nobody looked around its end, as it was before.
             shared: others().next().is_some() || around.beside || (!around.looks && tenant.shared),
@@ -215,6 +216,8 @@ impl State {
                 let filled = matches!(blame, recovery::Blame::WholeGpu { .. });
                 let counts = charged && self.options.policy.blind && !filled;
                 let floor = if counts { floor.max(others) } else { floor };
+                // Those of its command that run take it as late: they keep what of that others have not been lent yet.
+                let kept = recovery::kept(&facts, &blame).map(Floor::Memory);
                 let verdict = Reason::OutOfMemoryRetry { blame, next: floor, retries, max_retries };
                 self.leave(id, Some(exit.clone()), verdict);
                 self.enqueue(id, |job| {
@@ -222,7 +225,7 @@ impl State {
                     job.charged_retries = retries;
                     job.free_retries += u32::from(!charged);
                 });
-                if let Some(floor) = floor.filter(|_| counts) {
+                if let Some(floor) = floor.filter(|_| counts).or(kept) {
                     self.raise_floors(command, floor);
                 }
             }
