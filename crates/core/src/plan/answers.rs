@@ -10,7 +10,7 @@ use super::want::Want;
 use crate::explain::Refusal;
 use crate::model::{Job, JobId};
 use crate::progress::Predicted;
-use crate::state::{Blind, Blinds, State};
+use crate::state::{Blinds, State};
 use crate::units::{Fraction, MiB, Millis};
 
 /// Jobs before it that are looked at.
@@ -62,8 +62,8 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
         let before = line().take_while(|(key, _)| key.id != id).take(MOST_BEFORE);
         let mut wants = before.map(|(_, before)| Want::of(state, before, now, blinds.as_ref()));
         // As in a plan.
-        if wants.any(|before| before.waits_as_unknown(&slots)) {
-            want.blind = want.blind.map(Blind::unknown);
+        if let Some(before) = wants.find(|before| before.waits_as_unknown(&slots)) {
+            want = want.behind_unknown(before.job);
         }
     }
     want.floor = slots.lower_floor(job, &want).filter(|(from, _)| *from <= now).map(|(_, floor)| floor);

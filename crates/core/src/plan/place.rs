@@ -16,7 +16,7 @@ use crate::explain::Reason;
 use crate::input::Action;
 use crate::model::{Estimator, Job, JobId, Placement, QueueKey};
 use crate::slowdown::ASKED;
-use crate::state::{Blind, Blinds, Startup, State};
+use crate::state::{Blinds, Startup, State};
 use crate::units::Millis;
 use std::collections::{BTreeSet, VecDeque};
 
@@ -96,9 +96,9 @@ struct Walk<'a, 'p> {
     failed: Failed,
     /// Why none behind is looked at: a job that may not be overtaken did not fit, or as many as may be were searched for in vain.
     barrier: Option<Reason>,
-    /// A job waits for room of whose memory nothing at all is known. Those behind it, of whose commands more is known, do not
+    /// The first job that waits for room of whose memory nothing at all is known. Those behind it, of whose commands more is known, do not
     /// take it away bit by bit.
-    unknown_waits: bool,
+    unknown_waits: Option<JobId>,
     /// A job waits that is over the bound on its start.
     overdue_waits: bool,
     /// A job waits for a prediction that the next plan has.
@@ -135,7 +135,7 @@ impl<'a, 'p> Walk<'a, 'p> {
             beneficiaries: room::beneficiaries(state),
             failed: Failed::default(),
             barrier: None,
-            unknown_waits: false,
+            unknown_waits: None,
             overdue_waits: false,
             awaited: false,
             left_waiting: false,
@@ -171,8 +171,8 @@ impl<'a, 'p> Walk<'a, 'p> {
             return;
         }
         let mut want = Want::of(self.state, job, self.now, self.blinds.as_ref());
-        if self.unknown_waits {
-            want.blind = want.blind.map(Blind::unknown);
+        if let Some(waits) = self.unknown_waits {
+            want = want.behind_unknown(waits);
         }
         // GPUs are kept for it alone.
         want.particular |= self.beneficiaries.contains(&key.id);
@@ -268,7 +268,7 @@ impl<'a, 'p> Walk<'a, 'p> {
     fn not_found(&mut self, key: &QueueKey, job: &Job, want: &Want, kind: usize) {
         let slots = self.places.slots();
         self.left_waiting = true;
-        self.unknown_waits = self.unknown_waits || want.waits_as_unknown(slots);
+        self.unknown_waits = self.unknown_waits.or_else(|| want.waits_as_unknown(slots).then_some(key.id));
         self.starts.insert(want.start);
         if slots.awaits_prediction(want) {
             self.awaited = true;

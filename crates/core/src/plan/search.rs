@@ -8,7 +8,7 @@ use super::want::{Want, WantKind};
 use crate::explain::{NoGpu, OfTheGpu, Reason};
 use crate::ledger::Reservation;
 use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
-use crate::policy::{Options, Order, Progress};
+use crate::policy::{NeedSource, Options, Order, Progress};
 use crate::slowdown::{Class, limit, parted_from};
 use crate::state::{Blind, Startup, State};
 use crate::units::{Fraction, MiB, Millis};
@@ -260,9 +260,15 @@ impl<'a> Slots<'a> {
 
     /// Why nothing was found for a job. Of unknown memory it needs what it would on the smallest GPU.
     pub(super) fn none_for(&self, want: &Want, detail: Arc<NoGpu>) -> Reason {
-        let blind = want.blind.zip(self.sizes.first());
-        let blind =
-            blind.map(|(blind, memory)| (blind.least_on(*memory, want.sharing), blind.source(want.sharing)));
+        let blind = want.blind.zip(self.sizes.first()).map(|(blind, memory)| {
+            let least = blind.least_on(*memory, want.sharing);
+            let enough = |(job, own): (JobId, Blind)| (job, own.least_on(*memory, want.sharing));
+            let source = match want.behind.map(enough).filter(|(_, enough)| *enough < least) {
+                Some((job, enough)) => NeedSource::Behind { job, enough },
+                None => blind.source(want.sharing),
+            };
+            (least, source)
+        });
         let (need, guard, source) = match blind {
             Some((least, source)) => (Some(least), MiB::ZERO, Some(source)),
             None => (want.need, want.guard, want.source),

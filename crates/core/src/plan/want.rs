@@ -52,6 +52,8 @@ pub(super) struct Want {
     pub(super) floor: Option<Fraction>,
     /// Nothing is known of its memory, and the policy gives it a part of what is free.
     pub(super) blind: Option<Blind>,
+    /// A job before it of which no more is known waits for room, and what of this one is known does not count: what it would get by that.
+    pub(super) behind: Option<(JobId, Blind)>,
     /// It would have started by now without sharing.
     pub(super) overdue: bool,
     /// GPUs are kept for it until there are enough: it is overdue, or an operator's urgent job.
@@ -151,11 +153,19 @@ impl Want {
             narrowed: false,
             floor: None,
             blind,
+            behind: None,
             overdue,
             holds: overdue || (policy.line.is_by_length() && job.is_urgent()),
             takes: job.spec.most_run_s().map(|most| rounded_up(Millis::secs(most))),
             start: if policy.progress.is_some() { state.startup(job) } else { Startup::default() },
         }
+    }
+
+    /// The same while this job waits for room, of whose memory nothing at all is known.
+    pub(super) fn behind_unknown(self, waits: JobId) -> Self {
+        let blind = self.blind.map(Blind::unknown);
+        let behind = self.blind.filter(|own| blind != Some(*own)).map(|own| (waits, own));
+        Self { blind, behind, ..self }
     }
 
     /// Whether it waits for room as a job of whose memory nothing at all is known.

@@ -2,7 +2,7 @@
 //!
 //! The forecasts themselves come with the job. How much goes on top to be safe is in [`super::options`].
 
-use crate::spec::{Basis, Estimator, Forecasts};
+use crate::spec::{Basis, Estimator, Forecasts, JobId};
 use crate::units::MiB;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -80,6 +80,13 @@ pub enum NeedSource {
     Failed,
     /// The same, where jobs of its program with other arguments are at work or have run.
     Program,
+    /// As if no more were known of it than of a job before it, which waits for room.
+    Behind {
+        /// That job.
+        job: JobId,
+        /// What is enough by what is known of it.
+        enough: MiB,
+    },
     /// An estimator; in journals its name alone.
     #[serde(untagged)]
     By(Estimator),
@@ -107,6 +114,12 @@ impl fmt::Display for NeedSource {
             Self::AtWork => "by what a running job of its command takes",
             Self::Failed => "since a job of its command ran out of memory",
             Self::Program => "by what jobs of its program take",
+            Self::Behind { job, enough } => {
+                return write!(
+                    f,
+                    "held back for job {job}, of whose memory nothing is known; {enough} would be enough for this one"
+                );
+            }
         })
     }
 }
