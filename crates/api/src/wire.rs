@@ -796,6 +796,10 @@ pub struct EndView {
     /// GPUs on which the one that waits would start, were it over now; empty: that alone is not known to do, and it is
     /// the first that is expected to end.
     pub starts_on: Vec<u32>,
+    /// Jobs that wait, this one among them, of which memory or run time is not known: what is learned of them until that end may change what they
+    /// need and their order, and so where this one starts.
+    #[serde(default)]
+    pub unknown: u64,
 }
 
 /// Something with which a job that waits would start now.

@@ -174,7 +174,15 @@ fn end_for_return(
         None => (there.iter().find(|(.., left)| left.is_some()), Vec::new()),
     };
     let (id, gpus, left) = waits_for?;
-    Some(EndView { job: id.0, gpus: gpus.clone(), makes_room: false, left: (*left).clone(), starts_on })
+    // It goes before all that wait, whatever is learned of them.
+    Some(EndView {
+        job: id.0,
+        gpus: gpus.clone(),
+        makes_room: false,
+        left: (*left).clone(),
+        starts_on,
+        unknown: 0,
+    })
 }
 
 /// An explanation as others see it. Row, answers and attempts are made for the asker already; the rest is numbers and
@@ -351,7 +359,18 @@ fn end(
         makes_room: maker.is_some(),
         left,
         starts_on: helps.filter(|(job, _)| *job == id).map(|(_, gpus)| gpus.clone()).unwrap_or_default(),
+        unknown: unknown(state),
     })
+}
+
+/// How many jobs wait of which the policy goes by a memory or run time that is not known: the trial of an end supposes that they stay so.
+fn unknown(state: &State) -> u64 {
+    // Of the only one it gives no place.
+    let by_length = state.options().policy.line.is_by_length() && state.queue().len() > 1;
+    let waiting = state.queue().iter().filter_map(|key| state.job(key.id));
+    let is_unknown =
+        |job: &&Job| state.unbounded(job).is_some() || (by_length && job.spec.run_time.is_none());
+    waiting.filter(is_unknown).count() as u64
 }
 
 /// The last to end of those that make room for a job.
@@ -562,6 +581,15 @@ mod tests {
         let state = two_run(2);
         let first = |unusable: &[u32]| end_of(&state, unusable).map(|end| (end.job, end.starts_on.len()));
         assert_eq!((first(&[]), first(&[0]), first(&[0, 1])), (Some((1, 0)), Some((2, 0)), None));
+    }
+
+    #[test]
+    fn what_may_still_be_learned_of_those_that_wait_is_counted() {
+        let mut state = two_run(1);
+        let unknown = |state: &State| end_of(state, &[]).unwrap().unknown;
+        assert_eq!(unknown(&state), 0, "its run time is known, and alone on a GPU its memory does not count");
+        apply(&mut state, Input::Submitted(Box::new(NewJob { request: Request::of(1), ..new_job(4) })));
+        assert_eq!(unknown(&state), 1);
     }
 
     #[test]

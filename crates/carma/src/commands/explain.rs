@@ -174,7 +174,10 @@ fn waits_for(end: &EndView, waiting: &WaitingView) -> String {
     if end.starts_on.is_empty() {
         format!("no single end is known to be enough; the first is that of {job}, {expected}")
     } else {
-        format!("the end of {job}, {expected}; it would {goes} GPU {} then", gpu_list(&end.starts_on))
+        // What others turn out to need may change the order, and where there is room.
+        let supposed = if end.unknown > 0 { "if nothing else is learned " } else { "" };
+        let on = gpu_list(&end.starts_on);
+        format!("the end of {job}, {expected}; {supposed}it would {goes} GPU {on} then")
     }
 }
 
@@ -471,6 +474,7 @@ mod tests {
                     makes_room: false,
                     left: Some(LeftView { left_s: 740, counted: true, source: "its own count".into() }),
                     starts_on: vec![2],
+                    unknown: 0,
                 }),
             }),
             gpus: vec![
@@ -553,6 +557,7 @@ mod tests {
     #[test]
     fn every_line_fits_and_all_of_it_a_screen() {
         let mut reply = waits();
+        reply.waiting.as_mut().unwrap().end.as_mut().unwrap().unknown = 3;
         for gpus in [8_u32, 100] {
             let brief =
                 |gpu| if gpu % 7 == 0 { "drained by root" } else { "too little memory: job 3 12.0 GiB" };
@@ -614,6 +619,9 @@ mod tests {
             waits_for(&end, &WaitingView::default()),
             "the end of job 7 on GPU 0,1, of which it is not known when; it would start on GPU 1 then"
         );
+        end.unknown = 3;
+        let told = waits_for(&end, &WaitingView::default());
+        assert!(told.ends_with("; if nothing else is learned it would start on GPU 1 then"), "{told}");
         end.makes_room = true;
         assert_eq!(
             waits_for(&end, &WaitingView::default()),
