@@ -35,13 +35,18 @@ impl Lives {
             Self { run, journal, lives: earlier.into_iter().chain([present.clone()]).collect(), present };
         let dir = lives.dir(&lives.present);
         DirBuilder::new().mode(0o700).create(&dir)?;
-        if let Some(place) = &lives.present.place {
+        // A start that fails, each time it is tried on a full disk, leaves nothing behind.
+        lives.mark(&dir).inspect_err(|_| drop(fs::remove_dir_all(&dir)))?;
+        Ok(lives)
+    }
+
+    fn mark(&self, dir: &Path) -> io::Result<()> {
+        if let Some(place) = &self.present.place {
             let mut mark = File::options().write(true).create_new(true).mode(0o600).open(dir.join(PLACE))?;
             // Not waited for: who has lost it with the power is of another boot.
             mark.write_all(place.as_bytes())?;
         }
-        File::open(&lives.run)?.sync_all()?;
-        Ok(lives)
+        File::open(&self.run)?.sync_all()
     }
 
     fn dir(&self, life: &Life) -> PathBuf {
