@@ -34,6 +34,20 @@ pub enum JournalError {
         /// Number of the newest format that this carma knows.
         known: usize,
     },
+    /// The disk is full, also without the reserve. Nothing is wrong with the journal.
+    #[error(
+        "the disk of {} is full: {} KiB are free there. Free at least {} MiB on it and try again. A full disk is no \
+         damage to the journal, nothing was changed, and jobs that run go on",
+        dir.display(), free >> 10, needed.div_ceil(1 << 20)
+    )]
+    Full {
+        /// A directory on it.
+        dir: PathBuf,
+        /// Bytes that are free.
+        free: u64,
+        /// Bytes that should be.
+        needed: u64,
+    },
     /// What the file holds is not what was written to it.
     #[error("the journal is damaged: {0}")]
     Damaged(String),
@@ -87,6 +101,11 @@ impl JournalError {
     /// Whether the disk is full, as far as SQLite can tell that from other trouble with it.
     pub(crate) fn is_full(&self) -> bool {
         matches!(self.code(), Some(ErrorCode::DiskFull | ErrorCode::SystemIoFailure))
+    }
+
+    /// Whether SQLite knows that the disk is full.
+    pub(crate) fn is_surely_full(&self) -> bool {
+        self.code() == Some(ErrorCode::DiskFull)
     }
 
     /// Whether another process holds the lock.

@@ -6,7 +6,7 @@ use crate::engine::{Engine, Parts};
 use crate::error::{ServeError, path_error};
 use crate::gist;
 use crate::http::{self, App, Readers};
-use crate::journal::Journal;
+use crate::journal::{Journal, JournalError};
 use crate::layout::{self, Layout, RETRIES, RETRY};
 use crate::limits;
 use crate::logs;
@@ -224,7 +224,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let layout = Layout::prepare(&options.state_dir, as_root)?;
     let mut journal = Journal::open(&layout.journal, &(&options.config.journal).into())?;
     journal.anchor(&layout.run)?;
-    let state = journal.recover()?;
+    let state = journal.with_room(Journal::recover)?;
     layout.has_records_of(&state)?;
     let gpus = Gpus::open(model.as_ref(), options, &layout)?;
     let memory = Memory::new(&options.config.memory, gpus.driver.clone(), &journal.learned()?);
@@ -232,10 +232,12 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     // Later than all that the journal holds, so that its life can be told from what came before.
     let clock = Clock::start(state.now().max(journal.latest()?) + Millis(1), options.speed);
     let life = Life::begin(clock.now(), &layout.place).map_err(system("cannot begin"))?;
-    let earlier = journal.lives()?.into_iter().map(Into::into).collect();
-    let lives = Lives::begin(layout.run.clone(), journal.id().to_owned(), earlier, life.clone());
-    let lives = lives.map_err(path_error("cannot begin the records in", &layout.run))?;
-    journal.begin_life(life.started, &life.name, &life.host, &life.boot)?;
+    let lives = journal.with_room(|journal| {
+        let earlier = journal.lives()?.into_iter().map(Into::into).collect();
+        Lives::begin(layout.run.clone(), journal.id().to_owned(), earlier, life.clone())
+            .map_err(|why| JournalError::File { path: layout.run.clone(), why })
+    })?;
+    journal.with_room(|journal| journal.begin_life(life.started, &life.name, &life.host, &life.boot))?;
     if lives.is_copy() {
         tracing::warn!(
             "{} is a copy of another state directory: jobs that ran when it was made are not this daemon's, and end here with an unknown status",

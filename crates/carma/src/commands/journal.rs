@@ -67,7 +67,12 @@ fn check(args: &CheckArgs) -> Outcome {
 fn render(findings: &[Finding], dir: &Path, screen: &Screen) -> String {
     let mut text = String::new();
     for finding in findings {
-        let mut head = format!("{:<8}{:<14}", if finding.ok { "ok" } else { "broken" }, finding.about);
+        let state = match (finding.ok, finding.instead) {
+            (true, _) => "ok",
+            (false, None) => "broken",
+            (false, Some(_)) => "unread",
+        };
+        let mut head = format!("{state:<8}{:<14}", finding.about);
         for line in wrap(&clean(&finding.text), screen, 22) {
             let _ = writeln!(text, "{head:<22}{line}");
             head.clear();
@@ -77,6 +82,8 @@ fn render(findings: &[Finding], dir: &Path, screen: &Screen) -> String {
         writeln!(text, "the journal holds what was written to it")
     } else if ["carma.db", "carma.db.head"].iter().all(|name| !dir.join(name).exists()) {
         writeln!(text, "nothing says that there ever was one; name the directory of a journal with --state")
+    } else if let Some(instead) = findings.iter().find_map(|finding| finding.instead) {
+        writeln!(text, "nothing is known to be broken; {instead}")
     } else {
         let dir = dir.display().to_string();
         writeln!(

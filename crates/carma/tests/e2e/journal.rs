@@ -4,6 +4,7 @@ use crate::support::{CARMA, Daemon, Setup, as_other, is_root, job, open_to_all, 
 use carma_api::ClientError;
 use carma_api::wire::SubmitReply;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -365,11 +366,10 @@ impl Drop for Mounted {
     }
 }
 
-#[test]
-fn the_journal_has_a_reserve_that_no_log_can_take() {
-    let dir = tempfile::tempdir().unwrap();
-    open_to_all(dir.path());
-    let disk = dir.path().join("disk");
+/// A disk of 16 MiB. `None`: this environment does not allow to mount one.
+fn small_disk(dir: &Path) -> Option<Mounted> {
+    open_to_all(dir);
+    let disk = dir.join("disk");
     fs::create_dir(&disk).unwrap();
     let mounted = is_root()
         && Command::new("mount")
@@ -379,9 +379,92 @@ fn the_journal_has_a_reserve_that_no_log_can_take() {
             .is_ok_and(|o| o.status.success());
     if !mounted {
         eprintln!("SKIPPED: this environment does not allow to mount a tmpfs");
-        return;
     }
-    let disk = Mounted(disk);
+    mounted.then_some(Mounted(disk))
+}
+
+/// Takes all that is free on a disk.
+fn fill(disk: &Mounted) -> PathBuf {
+    let full = disk.0.join("full");
+    let mut file = fs::File::create(&full).unwrap();
+    for size in [1 << 20, 4096, 1] {
+        while file.write_all(&vec![1; size]).is_ok() {}
+    }
+    full
+}
+
+#[test]
+fn a_daemon_starts_on_a_full_disk_by_the_reserve() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = small_disk(dir.path()) else { return };
+    let mut setup = Setup::new(ONE);
+    setup.state = Some(disk.0.join("state"));
+    let mut daemon = setup.start();
+    let (reserve, run) = (disk.0.join("state/reserve"), disk.0.join("state/run"));
+    let running = daemon.shell("sleep 600");
+    daemon.in_state(running, "RUNNING");
+    let waiting = daemon.submit(carma_api::wire::SubmitRequest { hold: true, ..job(&["/bin/true"]) });
+    daemon.kill();
+    fs::remove_file(disk.0.join("state/carma.db-shm")).unwrap();
+    let full = fill(&disk);
+    let state = disk.0.join("state");
+    let on_it = |args: &[&str]| Command::new(CARMA).args(args).arg("--state").arg(&state).output().unwrap();
+    // SQLite has no room for its index of a journal that was not closed: that says nothing of what it holds.
+    let output = on_it(&["journal", "check"]);
+    let text = stdout(&output);
+    assert!(text.contains("is full") && !text.contains("broken "), "{text}");
+    assert!(!text.contains("journal repair"), "{text}");
+    for args in [&["journal", "repair"][..], &["journal", "repair", "--accept-loss"]] {
+        let output = on_it(args);
+        assert!(!output.status.success() && stderr(&output).contains("is full"), "{}", stderr(&output));
+        assert!(!state.join("repair.tmp").exists());
+    }
+    daemon.restart(&[]);
+    assert_eq!(fs::metadata(&reserve).unwrap().len(), 0, "{}", daemon.log());
+    assert!(daemon.log().contains("the journal's reserve of 1024 KiB is used"), "{}", daemon.log());
+    daemon.in_state(running, "RUNNING");
+    for id in [waiting, running] {
+        daemon.carma(&["cancel", &id.to_string()]);
+        assert_eq!(daemon.end_of(id).job.state, "CANCELLED");
+    }
+    // Without the reserve it says what is in the way, each time the same.
+    daemon.kill();
+    fs::File::options()
+        .append(true)
+        .open(&full)
+        .and_then(|mut file| {
+            while file.write_all(&[1; 512]).is_ok() {}
+            Ok(())
+        })
+        .unwrap();
+    let left = || fs::read_dir(&run).unwrap().count();
+    let before = left();
+    let socket = dir.path().join("other");
+    for _ in 0..3 {
+        let serve = [
+            "--socket",
+            socket.to_str().unwrap(),
+            "serve",
+            "--gpus",
+            ONE,
+            "--state",
+            state.to_str().unwrap(),
+        ];
+        let text = stderr(&refused(&serve, dir.path()));
+        assert!(text.contains("is full") && text.contains("MiB on it"), "{text}");
+        assert!(text.contains(state.to_str().unwrap()) && !text.contains("journal repair"), "{text}");
+        assert_eq!(left(), before, "nothing is left behind");
+    }
+    fs::remove_file(full).unwrap();
+    daemon.restart(&[]);
+    drop(daemon);
+    drop(disk);
+}
+
+#[test]
+fn the_journal_has_a_reserve_that_no_log_can_take() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = small_disk(dir.path()) else { return };
     let mut setup = Setup::new(ONE).config("[journal]\nreserve = '32M'\n");
     setup.state = Some(disk.0.join("state"));
     let daemon = setup.start();

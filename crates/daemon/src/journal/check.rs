@@ -28,23 +28,46 @@ pub struct Finding {
     pub ok: bool,
     /// What was found.
     pub text: String,
+    /// What to do where it cannot be told what the journal holds, so that a repair is no help.
+    pub instead: Option<&'static str>,
+}
+
+impl Finding {
+    /// What failed stands for what is wrong, unless it says nothing of what the journal holds.
+    fn failed(about: &'static str, journal: &Path, e: JournalError) -> Self {
+        let e = super::or_full(journal, super::NEEDED, e);
+        let instead = match &e {
+            JournalError::Full { .. } => Some("make room on the disk, then look again"),
+            _ => None,
+        };
+        let text = match e {
+            JournalError::Damaged(text) => text,
+            e => e.to_string(),
+        };
+        Self { about, ok: false, text, instead }
+    }
 }
 
 /// Collects findings, and says at most a few lines of each.
-#[derive(Default)]
-pub(super) struct Findings(Vec<Finding>);
+pub(super) struct Findings<'a> {
+    journal: &'a Path,
+    found: Vec<Finding>,
+}
 
-impl Findings {
+impl Findings<'_> {
     /// Enters what was looked at: fine with `text`, unless there are problems.
     fn enter(&mut self, about: &'static str, text: String, problems: Result<Vec<String>, JournalError>) {
-        let problems = problems.unwrap_or_else(|e| vec![e.to_string()]);
+        let problems = match problems {
+            Ok(problems) => problems,
+            Err(e) => return self.found.push(Finding::failed(about, self.journal, e)),
+        };
         let more = problems.len().saturating_sub(MOST_LINES);
         let mut said = problems.iter().take(MOST_LINES).cloned().collect::<Vec<_>>().join("; ");
         if more > 0 {
             said += &format!("; and {more} more");
         }
         let ok = problems.is_empty();
-        self.0.push(Finding { about, ok, text: if ok { text } else { said } });
+        self.found.push(Finding { about, ok, text: if ok { text } else { said }, instead: None });
     }
 }
 
@@ -78,17 +101,22 @@ impl View {
 pub fn check(journal: &Path) -> Vec<Finding> {
     match opened(journal) {
         Ok(view) => examine(journal, &view),
-        Err(why) => vec![Finding { about: "file", ok: false, text: why }],
+        Err(e) => vec![Finding::failed("file", journal, e)],
     }
 }
 
 /// What the daemon looks at before it starts anything. `Ok(false)`: there is no journal yet.
 pub(super) fn at_start(journal: &Path) -> Result<bool, JournalError> {
     let refused = |why: String| JournalError::Refused { journal: journal.to_owned(), why };
+    // What a full disk does not let us see is not broken, nor is what a newer carma wrote.
+    let unseen = |e: JournalError, what: &str| match super::or_full(journal, super::NEEDED, e) {
+        e @ (JournalError::TooNew { .. } | JournalError::Full { .. }) => e,
+        e => refused(format!("{what}{e}")),
+    };
     if journal.with_added_extension("repaired").exists() {
         return Err(refused("a repair of it was interrupted, and must be completed by another".into()));
     }
-    roll_back(journal).map_err(|e| refused(format!("what was half written cannot be taken back: {e}")))?;
+    roll_back(journal).map_err(|e| unseen(e, "what was half written cannot be taken back: "))?;
     if !exists(journal).map_err(refused)? {
         return Ok(false);
     }
@@ -117,19 +145,21 @@ pub(super) fn at_start(journal: &Path) -> Result<bool, JournalError> {
             problems.truncate(MOST_LINES);
             Err(refused(problems.join("; ")))
         }
-        Err(e @ JournalError::TooNew { .. }) => Err(e),
-        Err(e) => Err(refused(e.to_string())),
+        Err(e) => Err(unseen(e, "")),
     }
 }
 
 /// Takes back a transaction that a crash interrupted while the file was made, before it had a write-ahead log: SQLite
 /// does so where it may write, which the look at the file does not.
-fn roll_back(journal: &Path) -> rusqlite::Result<()> {
+fn roll_back(journal: &Path) -> Result<(), JournalError> {
     if !journal.exists() || !with_ending(journal, "-journal").exists() {
         return Ok(());
     }
-    let db = rusqlite::Connection::open(journal)?;
-    db.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get::<_, i64>(0)).map(drop)
+    let failed = super::sql("read");
+    let db = Connection::open(journal).map_err(&failed)?;
+    db.query_row("SELECT count(*) FROM sqlite_master", [], |row| row.get::<_, i64>(0))
+        .map(drop)
+        .map_err(failed)
 }
 
 /// Whether there is a file with something in it. An error: there is none, and there was one.
@@ -336,20 +366,21 @@ fn each(
 }
 
 /// Opens it to look at everything. An error: that cannot be.
-fn opened(journal: &Path) -> Result<View, String> {
-    if !exists(journal)? {
-        return Err(format!("there is no journal at {}", journal.display()));
+fn opened(journal: &Path) -> Result<View, JournalError> {
+    let broken = JournalError::Damaged;
+    if !exists(journal).map_err(broken)? {
+        return Err(broken(format!("there is no journal at {}", journal.display())));
     }
     let wrong = header(journal);
     if !wrong.is_empty() {
-        return Err(wrong.join("; "));
+        return Err(broken(wrong.join("; ")));
     }
-    View::of(journal).map_err(|e| e.to_string())
+    View::of(journal)
 }
 
 /// Looks at everything in an open journal.
 pub(super) fn examine(journal: &Path, View { claim, db, version }: &View) -> Vec<Finding> {
-    let mut findings = Findings::default();
+    let mut findings = Findings { journal, found: Vec::new() };
     let read = super::sql("read");
     let pages = db.query_row("PRAGMA page_count", [], |row| row.get::<_, i64>(0));
     let structure = integrity(db, "integrity_check").map_err(&read);
@@ -359,12 +390,12 @@ pub(super) fn examine(journal: &Path, View { claim, db, version }: &View) -> Vec
     let readable = definitions.as_ref().is_ok_and(Vec::is_empty);
     findings.enter("tables", "as this format defines them".into(), definitions);
     if !readable {
-        return findings.0;
+        return findings.found;
     }
     if *version < WITH_SUMS {
         let text = format!("format {version} has no sums; this carma adds them when it serves this journal");
         findings.enter("sums", text, Ok(beside(journal, claim.as_ref(), None).into_iter().collect()));
-        return findings.0;
+        return findings.found;
     }
     let meta = whole(db);
     let (text, problems) = match &meta {
@@ -387,11 +418,11 @@ pub(super) fn examine(journal: &Path, View { claim, db, version }: &View) -> Vec
     if let Ok(meta) = meta {
         replayed(db, &meta, &mut findings);
     }
-    findings.0
+    findings.found
 }
 
 /// Looks at the rows of all tables.
-fn rows(db: &Connection, findings: &mut Findings) {
+fn rows(db: &Connection, findings: &mut Findings<'_>) {
     let numbered = |table: &str, sum: fn(i64, Millis, &str) -> i64| {
         each(db, &format!("SELECT seq, at_ms, body, sum FROM {table} ORDER BY seq"), |row| {
             let (seq, at, body): (i64, u64, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
@@ -457,7 +488,7 @@ fn rows(db: &Connection, findings: &mut Findings) {
 }
 
 /// Replays the inputs, and looks whether the state makes sense and what it needs is there.
-fn replayed(db: &Connection, meta: &Meta, findings: &mut Findings) {
+fn replayed(db: &Connection, meta: &Meta, findings: &mut Findings<'_>) {
     let (text, problems) = match read::replay(db, meta.seq) {
         Ok((state, inputs)) => {
             let text = format!("{} jobs that are not over, after {inputs} entries", state.jobs().len());

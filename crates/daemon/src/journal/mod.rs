@@ -58,6 +58,29 @@ fn sql(doing: &'static str) -> impl Fn(rusqlite::Error) -> JournalError {
     move |source| JournalError::Sqlite { doing, source }
 }
 
+/// Bytes that should be free where the disk is full, so that all there is to do at a start can be done.
+const NEEDED: u64 = 4 << 20;
+
+/// Where there is no more room on the disk, that is what is said, whatever could not be done for it: it tells nothing
+/// of what the journal holds. `needed`: bytes that should be free.
+fn or_full(journal: &Path, needed: u64, error: JournalError) -> JournalError {
+    let dir = journal.parent().unwrap_or(Path::new("."));
+    let full = match &error {
+        JournalError::File { why, .. } => is_full(why),
+        // SQLite says of a file that it cannot make larger that reading or writing failed, as of a broken disk.
+        _ => error.is_full() && (error.is_surely_full() || reserve::is_full(dir)),
+    };
+    if !full {
+        return error;
+    }
+    JournalError::Full { dir: dir.to_owned(), free: reserve::free_on(dir).unwrap_or(0), needed }
+}
+
+/// Whether the system refused something since there is no room.
+fn is_full(why: &std::io::Error) -> bool {
+    matches!(why.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
+}
+
 /// What the daemon keeps of a submission, beside what the core knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredJob {
@@ -206,6 +229,15 @@ impl Journal {
     /// # Errors
     /// When the disk, the file or its version does not allow it.
     pub fn open(path: &Path, settings: &Settings) -> Result<Self, JournalError> {
+        let dir = path.parent().unwrap_or(Path::new("."));
+        let open = || Self::try_open(path, settings).map_err(|e| or_full(path, NEEDED, e));
+        match open() {
+            Err(JournalError::Full { .. }) if Reserve::give_up(dir, &with_ending(path, "-wal")) => open(),
+            other => other,
+        }
+    }
+
+    fn try_open(path: &Path, settings: &Settings) -> Result<Self, JournalError> {
         let there = check::at_start(path)?;
         let failed = sql("opened");
         let mut db = Connection::open(path).map_err(&failed)?;
@@ -245,6 +277,22 @@ impl Journal {
         journal.anchor(path)?;
         journal.compact();
         Ok(journal)
+    }
+
+    /// Does what is to be done at a start; where the disk is full, once more without the reserve.
+    ///
+    /// # Errors
+    /// When it cannot be done; [`JournalError::Full`] where the disk is still full.
+    pub fn with_room<T>(
+        &mut self,
+        work: impl Fn(&mut Self) -> Result<T, JournalError>,
+    ) -> Result<T, JournalError> {
+        let path = self.path.clone();
+        let work = |journal: &mut Self| work(journal).map_err(|e| or_full(&path, NEEDED, e));
+        match work(self) {
+            Err(JournalError::Full { .. }) if self.reserve.release_at_start(&self.log()) => work(self),
+            other => other,
+        }
     }
 
     /// Says that nothing can be kept once this file or directory is deleted or replaced.

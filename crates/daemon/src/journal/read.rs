@@ -2,7 +2,9 @@
 
 use super::ended::{self, Ended};
 use super::environments::Environments;
-use super::{Journal, JournalError, Keep, Life, RUN_TIMES, SLOWDOWNS, StoredJob, check, sql, sums};
+use super::{
+    Journal, JournalError, Keep, Life, NEEDED, RUN_TIMES, SLOWDOWNS, StoredJob, check, or_full, sql, sums,
+};
 use carma_api::wire::{EstimateView, SubmitRequest};
 use carma_core::input::Input;
 use carma_core::model::{Finished, JobId};
@@ -20,7 +22,7 @@ impl Journal {
     /// # Errors
     /// When an entry cannot be read or understood, or is missing.
     pub fn recover(&mut self) -> Result<State, JournalError> {
-        let refused = |e| match e {
+        let refused = |e| match or_full(&self.path, NEEDED, e) {
             // SQLite found it only when it came to that part of the file.
             e @ (JournalError::Damaged(_) | JournalError::Sqlite { .. } | JournalError::Entry { .. }) => {
                 JournalError::Refused { journal: self.path.clone(), why: e.to_string() }

@@ -5,7 +5,7 @@
 //! end as failed.
 
 use super::schema::{self, Meta};
-use super::{JournalError, check, head, read, sql, sums, to_json, with_ending};
+use super::{JournalError, NEEDED, check, head, or_full, read, sql, sums, to_json, with_ending};
 use crate::error::ServeError;
 use crate::layout;
 use carma_core::input::Input;
@@ -42,6 +42,9 @@ pub enum RepairError {
     /// The journal.
     #[error(transparent)]
     Journal(#[from] JournalError),
+    /// What it holds cannot be told now, or not by this carma.
+    #[error("{0}")]
+    Unseen(String),
     /// A file.
     #[error("{}: {why}", path.display())]
     File {
@@ -62,6 +65,20 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> RepairError {
 /// # Errors
 /// When a daemon uses it, or the disk does not allow it. The journal is as before then.
 pub fn repair(state_dir: &Path, accept_loss: bool) -> Result<Repair, RepairError> {
+    let journal = state_dir.join("carma.db");
+    try_repair(state_dir, &journal, accept_loss).map_err(|e| {
+        let size = |ending| fs::metadata(with_ending(&journal, ending)).map_or(0, |meta| meta.len());
+        let e = match e {
+            RepairError::Journal(e) => e,
+            RepairError::File { path, why } => JournalError::File { path, why },
+            e @ (RepairError::Serve(_) | RepairError::Unseen(_)) => return e,
+        };
+        // The copy that is read, and then the new file, are as large as all that there is.
+        or_full(&journal, size("") + size("-wal") + NEEDED, e).into()
+    })
+}
+
+fn try_repair(state_dir: &Path, journal: &Path, accept_loss: bool) -> Result<Repair, RepairError> {
     if !state_dir.is_dir() {
         return Err(at(state_dir)(io::Error::other("there is no such directory; name it with --state")));
     }
@@ -72,21 +89,22 @@ pub fn repair(state_dir: &Path, accept_loss: bool) -> Result<Repair, RepairError
         return Err(at(state_dir)(io::Error::other(why)));
     }
     let _lock = layout::lock(state_dir)?;
-    let journal = state_dir.join("carma.db");
-    if !journal.exists() && head::read(&journal).is_none() && check::largest_job(&journal) == 0 {
-        return Err(at(&journal)(io::Error::other("there is no journal, and there was none")));
+    if !journal.exists() && head::read(journal).is_none() && check::largest_job(journal) == 0 {
+        return Err(at(journal)(io::Error::other("there is no journal, and there was none")));
     }
     let repaired = journal.with_added_extension("repaired");
     if repaired.exists() {
-        if check::check(&repaired).iter().all(|finding| finding.ok) {
+        if is_sound(&repaired)? {
             let done = vec!["a repair that was interrupted is completed".to_owned()];
-            put_in_place(&journal, &repaired)?;
+            put_in_place(journal, &repaired)?;
             return Ok(Repair { done, saved: newest_saved(state_dir), ..Repair::default() });
         }
         fs::remove_file(&repaired).map_err(at(&repaired))?;
     }
-    let sound = check::check(&journal).iter().all(|finding| finding.ok);
-    let mut salvage = Salvage::of(state_dir, &journal)?;
+    let sound = is_sound(journal)?;
+    let new = journal.with_added_extension("repairing");
+    let _unfinished = Unfinished(state_dir.join("repair.tmp"), new.clone());
+    let mut salvage = Salvage::of(state_dir, journal)?;
     if sound && !salvage.records_are_gone(state_dir) {
         return Ok(Repair::default());
     }
@@ -95,21 +113,40 @@ pub fn repair(state_dir: &Path, accept_loss: bool) -> Result<Repair, RepairError
     if !report.lost.is_empty() && !accept_loss {
         return Ok(report);
     }
-    let new = journal.with_added_extension("repairing");
     salvage.write(&new)?;
     let broken: Vec<_> = check::check(&new).into_iter().filter(|finding| !finding.ok).collect();
     if let Some(first) = broken.first() {
         let text = format!("what was saved of it makes no sound journal: {}: {}", first.about, first.text);
         return Err(JournalError::Damaged(text).into());
     }
-    report.saved = Some(save(state_dir, &journal)?);
+    report.saved = Some(save(state_dir, journal)?);
     fs::rename(&new, &repaired).map_err(at(&repaired))?;
-    put_in_place(&journal, &repaired)?;
+    put_in_place(journal, &repaired)?;
     if salvage.records_are_gone(state_dir) {
         let run = state_dir.join("run");
         DirBuilder::new().mode(0o700).create(&run).map_err(at(&run))?;
     }
     Ok(report)
+}
+
+/// Whether a file holds what was written to it. An error: that cannot be told, so that a repair would throw away what is
+/// sound.
+fn is_sound(journal: &Path) -> Result<bool, RepairError> {
+    let findings = check::check(journal);
+    match findings.iter().find(|finding| finding.instead.is_some()) {
+        Some(unseen) => Err(RepairError::Unseen(unseen.text.clone())),
+        None => Ok(findings.iter().all(|finding| finding.ok)),
+    }
+}
+
+/// What is no longer needed once a repair is over, however it ends.
+struct Unfinished(PathBuf, PathBuf);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+        let _ = remove_files(&self.1, &["", "-journal", "-wal", "-shm"]);
+    }
 }
 
 /// Keeps the files as they were.
@@ -123,6 +160,11 @@ fn save(state_dir: &Path, journal: &Path) -> Result<PathBuf, RepairError> {
             made => break made.map(|()| dir.clone()).map_err(at(&dir))?,
         }
     };
+    save_to(&dir, journal).inspect_err(|_| drop(fs::remove_dir_all(&dir)))?;
+    Ok(dir)
+}
+
+fn save_to(dir: &Path, journal: &Path) -> Result<(), RepairError> {
     for ending in ["", "-wal", ".head"] {
         let (from, to) = (with_ending(journal, ending), dir.join(format!("carma.db{ending}")));
         // The head is written in place, so it is copied.
@@ -131,8 +173,7 @@ fn save(state_dir: &Path, journal: &Path) -> Result<PathBuf, RepairError> {
         }
         fs::copy(&from, &to).and_then(|_| File::open(&to)?.sync_all()).map_err(at(&to))?;
     }
-    File::open(&dir).and_then(|dir| dir.sync_all()).map_err(at(&dir))?;
-    Ok(dir)
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(at(dir))
 }
 
 fn newest_saved(state_dir: &Path) -> Option<PathBuf> {
@@ -227,6 +268,13 @@ impl Salvage {
                 fs::copy(&wal, &wal_copy).map_err(at(&wal_copy))?;
             }
             mend_header(&copy).map_err(at(&copy))?;
+            // A disk without room for SQLite's index of the copy would pass for a journal without a row.
+            let first = read::open_to_read(&copy).and_then(|db| schema::version(&db));
+            if let Err(e @ JournalError::Full { .. }) =
+                first.map_err(|e| or_full(&copy, NEEDED, sql("read")(e)))
+            {
+                return Err(e.into());
+            }
             if let Err(e) = read::open_to_read(&copy).and_then(|db| salvage.read(&db)) {
                 salvage.broken.push(format!("the file cannot be read ({e})"));
             }

@@ -1,9 +1,9 @@
 //! A piece of the journal's disk that nobody else can take: when the disk is full, it is given up for the commit.
 
-use rustix::fs::{FallocateFlags, fallocate, fstat, fstatvfs};
+use rustix::fs::{FallocateFlags, fallocate, fstat, fstatvfs, statvfs};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,11 @@ const PACE: Duration = Duration::from_secs(60);
 const LEAST: u64 = 1 << 16;
 /// The most of its file system that it takes, 1 over this.
 const SHARE: u64 = 16;
+/// What the journal needs at a start beside what is written to it (an index of 32 KiB, the directory of records of this
+/// life), with plenty to spare, bytes; or a quarter of the reserve where that is less.
+const LEFT: u64 = 1 << 20;
+/// A disk on which less is free is full to SQLite: its index takes 32 KiB at once.
+const FULL: u64 = 1 << 16;
 
 /// The reserve.
 #[derive(Debug)]
@@ -49,12 +54,29 @@ impl Reserve {
     /// Releases the space and allocates it to a file at once, beyond its end: else any process that writes to the disk would take it, such as
     /// a job whose log fills it. `false`: there was none.
     pub(super) fn release(&mut self, to: &Path) -> bool {
+        self.give(to, 0)
+    }
+
+    /// The same at a start, where a part is needed for other files than that one.
+    pub(super) fn release_at_start(&mut self, to: &Path) -> bool {
+        self.give(to, LEFT.min(self.size / 4))
+    }
+
+    /// Releases what an earlier daemon took in a directory, before the journal can be opened. `false`: there is none.
+    pub(super) fn give_up(dir: &Path, to: &Path) -> bool {
+        let Ok(file) = File::options().write(true).open(dir.join("reserve")) else { return false };
+        let size = file.metadata().map_or(0, |meta| meta.blocks() * 512);
+        Self { file: Some(file), size, held: size > 0, tried: Instant::now() }.release_at_start(to)
+    }
+
+    /// `left`: bytes that are not allocated to that file.
+    fn give(&mut self, to: &Path, left: u64) -> bool {
         let Some(file) = self.file.as_ref().filter(|_| self.held) else { return false };
         self.held = false;
         self.tried = Instant::now();
         match file.set_len(0) {
             Ok(()) => {
-                let kept = self.keep_for(to).unwrap_or(0) >> 10;
+                let kept = keep_for(to, self.size - left).unwrap_or(0) >> 10;
                 tracing::warn!(
                     "the disk is full: the journal's reserve of {} KiB is used, of which {kept} KiB are kept for it",
                     self.size >> 10
@@ -64,21 +86,6 @@ impl Reserve {
             Err(e) => {
                 tracing::error!("the journal's reserve cannot be given up: {e}");
                 false
-            }
-        }
-    }
-
-    /// Allocates space beyond the end of a file, the size of the reserve or what is left of it. Returns the number of bytes.
-    fn keep_for(&self, path: &Path) -> io::Result<u64> {
-        let file = File::options().write(true).open(path)?;
-        let end = file.metadata()?.len();
-        let mut size = self.size;
-        loop {
-            match fallocate(&file, FallocateFlags::KEEP_SIZE, end, size) {
-                Ok(()) => return Ok(size),
-                // Another process has taken a part of it.
-                Err(_) if size > LEAST => size -= size / 8,
-                Err(e) => return Err(e.into()),
             }
         }
     }
@@ -112,10 +119,36 @@ impl Reserve {
     }
 }
 
+/// Allocates space beyond the end of a file: so many bytes, or what is left of them. Returns the number.
+fn keep_for(path: &Path, mut size: u64) -> io::Result<u64> {
+    let file = File::options().write(true).open(path)?;
+    let end = file.metadata()?.len();
+    loop {
+        match fallocate(&file, FallocateFlags::KEEP_SIZE, end, size) {
+            Ok(()) => return Ok(size),
+            // Another process has taken a part of it.
+            Err(_) if size > LEAST => size -= size / 8,
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+/// Bytes that this process can still take on the disk of a directory. `None`: that cannot be told.
+pub(super) fn free_on(dir: &Path) -> Option<u64> {
+    let disk = statvfs(dir).ok()?;
+    // Some of what is free may be root's.
+    let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
+    Some(blocks.saturating_mul(disk.f_frsize))
+}
+
+/// Whether the disk of a directory is full.
+pub(super) fn is_full(dir: &Path) -> bool {
+    free_on(dir).is_some_and(|free| free < FULL)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::MetadataExt;
 
     #[test]
     fn it_is_taken_given_up_and_taken_again() {

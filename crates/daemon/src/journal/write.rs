@@ -53,7 +53,7 @@ impl Journal {
     }
 
     /// Where SQLite writes first.
-    fn log(&self) -> PathBuf {
+    pub(super) fn log(&self) -> PathBuf {
         with_ending(&self.path, "-wal")
     }
 
