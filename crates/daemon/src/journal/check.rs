@@ -18,6 +18,8 @@ use std::path::Path;
 
 /// What is said of a problem at most, lines.
 const MOST_LINES: usize = 5;
+/// More formats than there will ever be.
+const MOST_FORMATS: usize = 1000;
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,6 +40,7 @@ impl Finding {
         let e = super::or_full(journal, super::NEEDED, e);
         let instead = match &e {
             JournalError::Full { .. } => Some("make room on the disk, then look again"),
+            JournalError::TooNew { .. } => Some("a newer carma wrote it: look with that one"),
             _ => None,
         };
         let text = match e {
@@ -88,10 +91,7 @@ impl View {
         let claim = head::read(journal);
         let db = read::open_to_read(journal).map_err(&failed)?;
         db.execute_batch("BEGIN").map_err(&failed)?;
-        let version = schema::version(&db).map_err(&failed)?;
-        if version > SCHEMA.len() {
-            return Err(JournalError::TooNew { found: version, known: SCHEMA.len() });
-        }
+        let version = format_of(&db)?;
         Ok(Self { claim, db, version })
     }
 }
@@ -264,13 +264,40 @@ fn definitions(db: &Connection) -> rusqlite::Result<BTreeMap<String, String>> {
     rows.collect()
 }
 
-/// Whether the tables are those of a version.
-fn tables(db: &Connection, version: usize) -> rusqlite::Result<Vec<String>> {
+/// The definitions of a version.
+fn defined_by(version: usize) -> rusqlite::Result<BTreeMap<String, String>> {
     let fresh = Connection::open_in_memory()?;
     for step in SCHEMA.iter().take(version) {
         fresh.execute_batch(step)?;
     }
-    let (expected, mut found) = (definitions(&fresh)?, definitions(db)?);
+    definitions(&fresh)
+}
+
+/// The format of a journal.
+///
+/// # Errors
+/// [`JournalError::TooNew`] where a newer carma wrote it.
+pub(super) fn format_of(db: &Connection) -> Result<usize, JournalError> {
+    let failed = super::sql("read");
+    let (found, known) = (schema::version(db).map_err(&failed)?, SCHEMA.len());
+    if found <= known {
+        return Ok(found);
+    }
+    // Formats are counted one by one: where the tables are ours and the number is like that, the header is damaged.
+    let damaged =
+        found > MOST_FORMATS && definitions(db).map_err(&failed)? == defined_by(known).map_err(&failed)?;
+    Err(if damaged {
+        JournalError::Damaged(format!(
+            "its header says format {found}, and its tables are those of format {known}"
+        ))
+    } else {
+        JournalError::TooNew { found, known }
+    })
+}
+
+/// Whether the tables are those of a version.
+fn tables(db: &Connection, version: usize) -> rusqlite::Result<Vec<String>> {
+    let (expected, mut found) = (defined_by(version)?, definitions(db)?);
     let missing = expected.into_iter().filter(|(name, text)| found.remove(name).as_ref() != Some(text));
     Ok(missing.map(|(name, _)| format!("{name} is not as format {version} defines it")).collect())
 }

@@ -268,10 +268,12 @@ impl Salvage {
                 fs::copy(&wal, &wal_copy).map_err(at(&wal_copy))?;
             }
             mend_header(&copy).map_err(at(&copy))?;
-            // A disk without room for SQLite's index of the copy would pass for a journal without a row.
-            let first = read::open_to_read(&copy).and_then(|db| schema::version(&db));
-            if let Err(e @ JournalError::Full { .. }) =
-                first.map_err(|e| or_full(&copy, NEEDED, sql("read")(e)))
+            // A disk without room for SQLite's index of the copy would pass for a journal without a row, and of what a newer
+            // carma wrote only what this one knows would be kept.
+            let format =
+                read::open_to_read(&copy).map_err(sql("opened")).and_then(|db| check::format_of(&db));
+            if let Err(e @ (JournalError::Full { .. } | JournalError::TooNew { .. })) =
+                format.map_err(|e| or_full(&copy, NEEDED, e))
             {
                 return Err(e.into());
             }

@@ -393,6 +393,46 @@ fn a_repair_saves_what_can_be_read() {
 }
 
 #[test]
+fn what_a_newer_carma_wrote_is_never_rewritten() {
+    let (dir, path) = place();
+    lived(&path);
+    let newer = |version: u32| {
+        let db = Connection::open(&path).unwrap();
+        db.pragma_update(None, "user_version", version).unwrap();
+        drop(db);
+        fs::read(&path).unwrap()
+    };
+    for records in [true, false] {
+        let bytes = newer(4);
+        let [finding] = &*broken(&path) else { panic!("one finding") };
+        assert!(finding.text.contains("format 4") && finding.instead.is_some(), "{finding:?}");
+        for accept_loss in [false, true] {
+            let error = repair(dir.path(), accept_loss).unwrap_err().to_string();
+            assert!(error.contains("format 4") && error.contains("newer carma"), "{error}");
+            assert_eq!(fs::read(&path).unwrap(), bytes, "nothing was changed");
+        }
+        if records {
+            // Damage beside it changes nothing of that.
+            fs::remove_dir(dir.path().join("run")).unwrap();
+            let mut bytes = bytes;
+            bytes[3] = b'?';
+            fs::write(&path, &bytes).unwrap();
+            assert!(repair(dir.path(), true).unwrap_err().to_string().contains("format 4"));
+            bytes[3] = b'i';
+            fs::write(&path, &bytes).unwrap();
+            Connection::open(&path).unwrap().execute_batch("CREATE TABLE newer (a)").unwrap();
+        }
+    }
+    // A flipped bit in the number itself is damage, where all tables are known.
+    newer(3 + (1 << 20));
+    assert!(repair(dir.path(), true).is_err(), "a table that is not known");
+    Connection::open(&path).unwrap().execute_batch("DROP TABLE newer").unwrap();
+    assert!(refusal(&path).contains("its header says format"));
+    repair(dir.path(), true).unwrap();
+    assert_eq!(broken(&path), []);
+}
+
+#[test]
 fn a_broken_snapshot_is_replaced_by_the_entries_before_it() {
     for all_entries in [true, false] {
         let (dir, path) = place();
