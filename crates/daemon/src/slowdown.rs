@@ -1206,8 +1206,8 @@ pub struct Subject {
     pub readable: bool,
 }
 
-/// A profile without the words that come from the job. Each field is named, so that a new one does not compile before
-/// that is decided.
+/// A profile without the words that come from the job, and of its numbers what predictions beside others go by: what it does
+/// on the GPU. Each field is named, so that a new one does not compile before that is decided.
 fn numbers_of(profile: &Profile) -> Profile {
     let Profile {
         name,
@@ -1217,21 +1217,28 @@ fn numbers_of(profile: &Profile) -> Profile {
         metrics,
         rate_by_threads_pct,
         kernels: _,
-        latency_p99_ms,
-        watched_s,
+        latency_p99_ms: _,
+        watched_s: _,
         memory_over_time,
         remarks: _,
     } = profile.clone();
+    // By how much fewer threads slow it down, and not how fast it is.
+    let full =
+        rate_by_threads_pct.get(&100).copied().or(rate.map(|rate| rate.per_s)).filter(|full| *full > 0.0);
+    let curve = full.filter(|_| !rate_by_threads_pct.is_empty()).map(|full| {
+        let of_full = rate_by_threads_pct.into_iter().map(|(pct, rate)| (pct, rate / full));
+        of_full.chain([(100, 1.0)]).collect()
+    });
     Profile {
         name,
         class: None,
         gpu,
-        rate: rate.map(|rate| Rate { unit: None, bar: None, ..rate }),
-        metrics,
-        rate_by_threads_pct,
+        rate: None,
+        metrics: Metrics { power_w: None, cpu_pct: None, host_memory_mib: None, ..metrics },
+        rate_by_threads_pct: curve.unwrap_or_default(),
         kernels: None,
-        latency_p99_ms,
-        watched_s,
+        latency_p99_ms: None,
+        watched_s: None,
         memory_over_time,
         remarks: Vec::new(),
     }

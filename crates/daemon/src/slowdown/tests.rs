@@ -286,6 +286,48 @@ fn profiles_are_told_of_one_type_of_gpu() {
 }
 
 #[test]
+fn of_anothers_job_no_more_is_told_than_what_it_does_on_the_gpu() {
+    let mut host = Host::new();
+    let id = host.submit(1, None);
+    let spec = host.state.job(id).unwrap().spec.clone();
+    let stat = |mean| Some(Stat::of(mean));
+    let profile = Profile {
+        gpu: Some(GPU.into()),
+        rate: Some(Rate { per_s: 4.0, unit: Some("steps".into()), ..Rate::default() }),
+        metrics: Metrics {
+            smact_pct: stat(70.0),
+            memory_mib: stat(9000.0),
+            power_w: stat(400.0),
+            cpu_pct: stat(800.0),
+            host_memory_mib: stat(64000.0),
+            ..Metrics::default()
+        },
+        rate_by_threads_pct: BTreeMap::from([(50, 3.0)]),
+        latency_p99_ms: Some(12.0),
+        watched_s: Some(30.0),
+        ..Profile::default()
+    };
+    host.slowdowns.keep(&spec, GPU, profile.clone(), host.now);
+    let tell = |readable| {
+        let asked = Subject { id, command: spec.command_key, readable };
+        let told = host.slowdowns.tell(&host.state, &[asked], None);
+        Profiles::read(&told.profiles.to_string()).unwrap().tasks.remove(0)
+    };
+    assert_eq!(tell(true), Profile { name: id.to_string(), ..profile.clone() });
+    let told = tell(false);
+    assert_eq!(told.curve(), [(50.0, 0.75), (100.0, 1.0)], "as much as a share of the threads costs");
+    let metrics = Metrics { smact_pct: stat(70.0), memory_mib: stat(9000.0), ..Metrics::default() };
+    let expected = Profile {
+        name: id.to_string(),
+        gpu: Some(GPU.into()),
+        metrics,
+        rate_by_threads_pct: told.rate_by_threads_pct.clone(),
+        ..Profile::default()
+    };
+    assert_eq!(told, expected);
+}
+
+#[test]
 fn a_window_begins_anew_when_one_comes_to_work_and_before_it_tells_what_holds_either_way() {
     let mut host = Host::new();
     host.busy = Some(20.0);
