@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "in a test a panic is the report")]
 
 use carma_gpu::checkpoint::cuda::{self, Cuda};
-use carma_gpu::checkpoint::steps::{resume, suspend, suspend_again};
+use carma_gpu::checkpoint::steps::{resume, suspend, suspend_again, undo};
 use carma_gpu::checkpoint::{Checkpoint, ProcessState, swap};
 use fake_cuda::{Fault, Process, State};
 use std::path::PathBuf;
@@ -176,6 +176,23 @@ fn where_nobody_tells_of_one_that_was_taken_off_before_it_is_not_said_to_run() {
     // Where nothing was done before, there is nothing to undo.
     let failed = suspend(&machine.cuda, &machine.pids, LOCK).unwrap_err();
     assert!(failed.stuck.is_none(), "{failed:?}");
+}
+
+/// A task that never answered, of a daemon that was killed: its process is named in the book and was not touched.
+#[test]
+fn one_that_uses_no_gpu_has_nothing_to_bring_back() {
+    let machine = Machine::with(2);
+    let [locked, unused] = machine.pids[..] else { panic!("two") };
+    machine.change(|state| state.processes.get_mut(&locked).unwrap().state = 1);
+    machine.fault("cuCheckpointProcessGetState", fails(3, unused));
+    let failed = suspend_again(&machine.cuda, &machine.pids, &machine.pids, LOCK).unwrap_err();
+    assert!(failed.why.contains("not initialised") && failed.stuck.is_none(), "{failed:?}");
+    assert_eq!(machine.states(), [0, 0], "the other one goes on");
+    machine.change(|state| state.processes.get_mut(&locked).unwrap().state = 2);
+    undo(&machine.cuda, &machine.pids).unwrap();
+    assert_eq!(machine.states(), [0, 0]);
+    machine.fault("cuCheckpointProcessGetState", fails(999, unused));
+    assert!(undo(&machine.cuda, &machine.pids).unwrap_err().stuck.is_some());
 }
 
 #[test]

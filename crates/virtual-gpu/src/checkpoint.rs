@@ -2,8 +2,9 @@
 
 use super::RECONNECT;
 use super::control::exchange;
+use super::physics::NO_CONTEXT;
 use super::protocol::{CheckpointCall, ClientMessage, HostMessage, VERSION};
-use carma_gpu::checkpoint::Pair;
+use carma_gpu::checkpoint::{NOT_INITIALISED, Pair};
 use carma_gpu::{Checkpoint, CheckpointError, ProcessState};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -33,7 +34,10 @@ impl VirtualCheckpoint {
         pid: u32,
         pairs: &[Pair],
     ) -> Result<Option<ProcessState>, CheckpointError> {
-        let fail = |why: String| Err(CheckpointError { call: name, pid, code: None, why });
+        let fail = |why: String| {
+            let code = (why == NO_CONTEXT).then_some(NOT_INITIALISED);
+            Err(CheckpointError { call: name, pid, code, why })
+        };
         let pairs = pairs.iter().map(|pair| (pair.from.clone(), pair.to.clone())).collect();
         match exchange(&self.socket, &ClientMessage::Checkpoint { v: VERSION, call, pid, pairs }) {
             Ok(Some(HostMessage::State { state })) => Ok(Some(state)),

@@ -641,7 +641,7 @@ impl Physics {
 }
 
 /// What the driver says of a process that it does not know.
-const NO_CONTEXT: &str = "not initialised: it does not use a GPU";
+pub(crate) const NO_CONTEXT: &str = "not initialised: it does not use a GPU";
 
 /// Most other processes named in a failed allocation.
 const MOST_OTHERS: usize = 16;

@@ -43,6 +43,17 @@ pub struct CheckpointError {
     pub why: String,
 }
 
+/// The driver's number for a process that does not use a GPU (`CUDA_ERROR_NOT_INITIALIZED`).
+pub const NOT_INITIALISED: i32 = 3;
+
+impl CheckpointError {
+    /// Whether the driver says that the process does not use a GPU: nothing of it was taken off one.
+    #[must_use]
+    pub fn uses_no_gpu(&self) -> bool {
+        self.code == Some(NOT_INITIALISED)
+    }
+}
+
 /// A GPU by the 16 bytes of its UUID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Uuid(pub [u8; 16]);

@@ -118,11 +118,31 @@ pub fn resume(driver: &dyn Checkpoint, pids: &[u32], pairs: &[Pair]) -> Result<T
 fn run_on(driver: &dyn Checkpoint, pids: &[u32]) -> Result<(), CheckpointError> {
     let mut first = Ok(());
     for pid in pids {
-        let back = step(driver, *pid, ProcessState::Checkpointed, || driver.restore(*pid, &[]))
-            .and_then(|()| step(driver, *pid, ProcessState::Locked, || driver.unlock(*pid)));
-        first = first.and(back);
+        let back = || -> Result<(), CheckpointError> {
+            if to_bring_back(driver, *pid)?.is_none() {
+                return Ok(());
+            }
+            step(driver, *pid, ProcessState::Checkpointed, || driver.restore(*pid, &[]))?;
+            step(driver, *pid, ProcessState::Locked, || driver.unlock(*pid))
+        };
+        first = first.and(back());
     }
-    first.and_then(|()| expect(driver, pids, ProcessState::Running))
+    first.and_then(|()| expect_all(pids, ProcessState::Running, |pid| to_bring_back(driver, pid)))
+}
+
+/// What cut-off calls may have begun is undone: all of them go on where they were. One that does not use a GPU has nothing
+/// that could be brought back.
+///
+/// # Errors
+/// What could not be undone.
+pub fn undo(driver: &dyn Checkpoint, pids: &[u32]) -> Result<Took, Failed> {
+    let stuck = |e: CheckpointError| Failed { why: e.to_string(), stuck: Some("it cannot go on".to_owned()) };
+    run_on(driver, pids).map(|()| Took::default()).map_err(stuck)
+}
+
+/// Where a process is that may have to be brought back; `None`: it has not to.
+fn to_bring_back(driver: &dyn Checkpoint, pid: u32) -> Result<Option<ProcessState>, CheckpointError> {
+    state(driver, pid).or_else(|e| if e.uses_no_gpu() { Ok(None) } else { Err(e) })
 }
 
 /// Does a step with a process that is in the state for it.
@@ -151,8 +171,16 @@ fn state(driver: &dyn Checkpoint, pid: u32) -> Result<Option<ProcessState>, Chec
 }
 
 fn expect(driver: &dyn Checkpoint, pids: &[u32], wanted: ProcessState) -> Result<(), CheckpointError> {
+    expect_all(pids, wanted, |pid| state(driver, pid))
+}
+
+fn expect_all(
+    pids: &[u32],
+    wanted: ProcessState,
+    state: impl Fn(u32) -> Result<Option<ProcessState>, CheckpointError>,
+) -> Result<(), CheckpointError> {
     for pid in pids {
-        if let Some(state) = state(driver, *pid)?.filter(|state| *state != wanted) {
+        if let Some(state) = state(*pid)?.filter(|state| *state != wanted) {
             let why = format!("it is {state:?} and not {wanted:?}").to_lowercase();
             return Err(CheckpointError { call: "state", pid: *pid, code: None, why });
         }

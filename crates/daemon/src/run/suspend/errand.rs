@@ -3,7 +3,7 @@
 use super::Driver;
 use carma_core::model::ProcessRef;
 use carma_gpu::Checkpoint;
-use carma_gpu::checkpoint::steps::{Failed, Took, resume, suspend_again};
+use carma_gpu::checkpoint::steps::{Failed, Took, resume, suspend_again, undo};
 use carma_gpu::checkpoint::{Pair, cuda};
 use carma_process::process;
 use carma_virtual_gpu::VirtualCheckpoint;
@@ -46,6 +46,8 @@ pub(super) enum Work {
         /// Where to; none: where they were.
         pairs: Vec<Pair>,
     },
+    /// What an errand began that was to have them leave is undone.
+    Undo,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,6 +123,7 @@ impl Errand {
             Work::Resume { pairs } => resume(driver.as_ref(), &pids, pairs)
                 .inspect_err(|failed| self.freeze(failed.stuck.is_none()))
                 .inspect(|_| book.forget()),
+            Work::Undo => undo(driver.as_ref(), &pids).inspect(|_| book.forget()),
         }
     }
 

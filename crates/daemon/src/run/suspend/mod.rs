@@ -214,8 +214,7 @@ fn have_done(
     };
     if let Some(why) = to_undo {
         // It goes on where it was.
-        let undo = Work::Resume { pairs: Vec::new() };
-        let more = match run(&Errand { work: undo, processes: Vec::new(), ..errand.clone() }) {
+        let more = match run(&Errand { work: Work::Undo, processes: Vec::new(), ..errand.clone() }) {
             Ok(Answer::Done(_)) => return Outcome::Failed { why, stuck: false },
             Ok(Answer::Failed(more)) => more.why,
             Err(more) => more.why(),
@@ -356,8 +355,7 @@ mod tests {
         let (left, run) = (RefCell::new(answers.to_vec()), RefCell::new(0));
         let outcome = have_done(
             |errand| {
-                let undoes = matches!(&errand.work, Work::Resume { pairs } if pairs.is_empty());
-                assert_eq!(undoes, *run.borrow() > 0);
+                assert_eq!(matches!(errand.work, Work::Undo), *run.borrow() > 0);
                 *run.borrow_mut() += 1;
                 left.borrow_mut().remove(0)
             },
