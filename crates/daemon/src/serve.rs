@@ -36,7 +36,7 @@ use carma_gpu::{Mps, MpsOptions, Probe, Sharing};
 use carma_virtual_gpu::{VirtualGpus, VirtualSpec};
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
@@ -197,7 +197,7 @@ fn keep_inherited_from_jobs() {
     }
 }
 
-/// Runs the daemon until SIGTERM or SIGINT. Jobs go on afterwards.
+/// Runs the daemon until SIGTERM or SIGINT, or until its terminal closes, if it has one. Jobs go on afterwards.
 ///
 /// # Errors
 /// When it cannot start; says what is in the way.
@@ -516,13 +516,11 @@ fn listen(
         let (people, named) = (app.people.clone(), options.config.operators.is_some());
         // Nobody waits for the user database.
         drop(tokio::task::spawn_blocking(move || tell_operators(&people, named)));
+        let stop = stop_signal().map_err(system("cannot wait for signals"))?;
         notify.ready(&format!("serves {} at {}", app.gpus, options.socket.display()));
-        let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot wait for signals"))?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot wait for signals"))?;
         tokio::select! {
             () = http::serve(listener, app) => {}
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            () = stop => {}
         }
         let _ = fs::remove_file(&options.socket);
         tracing::info!("carma stops; running jobs go on");
@@ -532,7 +530,37 @@ fn listen(
     served
 }
 
-/// Says in the log who may act on the jobs of others. `named`: in the configuration.
+/// Waits for a signal that ends the daemon. Others that would end it are caught: systemd takes an end by SIGHUP for a clean
+/// one, after which it starts nothing again. They are not set to be ignored, which jobs would inherit.
+fn stop_signal() -> io::Result<impl Future<Output = ()>> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut one = signal(SignalKind::user_defined1())?;
+    let mut two = signal(SignalKind::user_defined2())?;
+    // One that is run by hand ends with its terminal, as by Ctrl-C.
+    let by_hand = io::stdin().is_terminal();
+    Ok(async move {
+        loop {
+            let name = tokio::select! {
+                _ = terminate.recv() => return,
+                _ = interrupt.recv() => return,
+                _ = hangup.recv() => {
+                    if by_hand {
+                        return;
+                    }
+                    tracing::info!("SIGHUP: the configuration is read at the start only; restart the daemon to have it read");
+                    continue;
+                }
+                _ = one.recv() => "SIGUSR1",
+                _ = two.recv() => "SIGUSR2",
+            };
+            tracing::info!("{name} has no meaning here, and changes nothing");
+        }
+    })
+}
+
+/// Says in the log who may act on the jobs of others, and whose limits are nobody's. `named`: operators, in the configuration.
 fn tell_operators(people: &People, named: bool) {
     match people.operators() {
         Some((group, true)) => tracing::info!("operators: the members of group {group}"),

@@ -64,6 +64,24 @@ fn the_service_manager_hears_of_the_start_of_life_and_of_the_end() {
     });
 }
 
+/// systemd takes an end by SIGHUP for a clean one, after which it starts nothing again.
+#[test]
+fn signals_that_mean_nothing_to_it_do_not_end_the_daemon() {
+    use rustix::process::Signal;
+    let daemon = Setup::new("virtual:1xA100-40GB").start();
+    let pid = rustix::process::Pid::from_raw(daemon.pid().cast_signed()).unwrap();
+    for (signal, told) in
+        [(Signal::HUP, "read at the start only"), (Signal::USR1, "SIGUSR1"), (Signal::USR2, "SIGUSR2")]
+    {
+        rustix::process::kill_process(pid, signal).unwrap();
+        until(told, || daemon.log().contains(told).then_some(()));
+    }
+    // A job has them as they are.
+    let output = daemon.carma(&["run", "--", "sh", "-c", "kill -HUP $$; exit 3"]);
+    assert_ne!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stdout));
+    assert!(!daemon.log().contains("carma stops"), "{}", daemon.log());
+}
+
 #[test]
 fn a_hung_engine_gives_no_sign_of_life() {
     let manager = Manager::new();
