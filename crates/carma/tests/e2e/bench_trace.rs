@@ -259,7 +259,22 @@ fn a_signal_ends_all_that_was_started() {
     assert!(stdout(&output).contains("it was interrupted"), "{}", stdout(&output));
     let said = stderr(&output);
     assert!(said.contains("it was interrupted; ending ") && said.contains("up to 10 s"), "{said}");
+    assert!(said.contains("no play was over"), "{said}");
     until("the tasks to end", || (processes_with(&mark) == 0).then_some(()));
+}
+
+#[test]
+fn a_signal_after_a_play_that_was_over_changes_no_exit_code() {
+    let tasks = "[[task]]\nname = 'short'\ncommand = ['true']\nvirtual = ['--memory=1G', '--work=3s']\n";
+    let bench = Bench::new(tasks, &["--gpus", "virtual:1xH200", "--jobs", "2", "--mean-gap", "1s"]);
+    let mut command = bench.command("out", &["--policy", "exclusive", "--policy", "adaptive"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    until("the second play", || bench.path("out/state/adaptive-1").exists().then_some(()));
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT)
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(stdout(&output).contains("it was interrupted"), "{}", stdout(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
 }
 
 #[test]
