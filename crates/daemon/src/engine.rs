@@ -63,6 +63,8 @@ const METER_IDLE: Millis = Millis::secs(10);
 const TEND: Duration = Duration::from_millis(100);
 /// How often a journal that could not be written is tried again where there is nothing to write: users are told that it cannot.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
+/// How often the log hears of that: it is tried several times a second where there is something to write.
+const COMPLAIN_AGAIN: Duration = Duration::from_secs(600);
 /// How long a daemon without a journal tells users so.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Exit code of a daemon that can keep nothing (`EX_IOERR`).
@@ -147,6 +149,8 @@ pub struct Engine {
     viewers: Vec<oneshot::Sender<(Arc<State>, Standing)>>,
     /// Set while the journal does not take what is to be written, with when that was tried last.
     unwritten: Option<(UnwrittenView, Instant)>,
+    /// When the log was told so last.
+    complained: Option<Instant>,
     /// Inputs that could not be written to the journal and that no client sends again, with the time at which each came.
     retry: Vec<(Millis, Input)>,
     /// Ends that wait for a look, in their order.
@@ -188,6 +192,7 @@ impl Engine {
             submissions: Submissions::default(),
             viewers: Vec::new(),
             unwritten: None,
+            complained: None,
             retry: Vec::new(),
             dying: Vec::new(),
             looked: BTreeMap::new(),
@@ -1260,7 +1265,11 @@ impl Engine {
         if matches!(why, JournalError::Gone(_)) {
             return self.leave(why);
         }
-        tracing::error!("{why}; nothing was accepted or started, trying again");
+        let is_news = self.unwritten.as_ref().is_none_or(|(of, _)| of.why != why.to_string());
+        if is_news || self.complained.is_none_or(|at| at.elapsed() >= COMPLAIN_AGAIN) {
+            tracing::error!("{why}; nothing was accepted or started, trying again");
+            self.complained = Some(Instant::now());
+        }
         let advice = if why.is_locked() {
             "Another program keeps it locked: end that one".to_owned()
         } else {

@@ -732,6 +732,15 @@ fn readers_hear_that_the_journal_cannot_be_written_until_it_can() {
     let told = unwritten(&mut machine).unwrap();
     let dir = machine.dir.path().display().to_string();
     assert!(told.why.contains("the journal cannot be written") && told.advice.contains(&dir), "{told:?}");
+    // The log hears of it once, and then rarely.
+    let complained = machine.engine.complained;
+    machine.refuses();
+    let again = unwritten(&mut machine).unwrap();
+    assert!(complained.is_some() && machine.engine.complained == complained);
+    machine.engine.complained = complained.unwrap().checked_sub(COMPLAIN_AGAIN);
+    machine.refuses();
+    assert_eq!(unwritten(&mut machine), Some(again));
+    assert!(machine.engine.complained > complained);
     // Nothing is there to be written: it is tried all the same, after a while.
     assert_eq!(unwritten(&mut machine), Some(told));
     assert!(machine.engine.patience() <= TRY_AGAIN);
