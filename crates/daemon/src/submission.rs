@@ -17,6 +17,8 @@ const LONGEST_PATH: usize = 4095;
 const LONGEST_ARGUMENT: usize = (128 << 10) - 1;
 /// What may be submitted beside the environment, as JSON, bytes: about what the kernel takes of arguments.
 const LARGEST_REST: u64 = 2 << 20;
+/// More memory than any GPU will have for long, MiB: what is said to take more is a mistake of units.
+const LARGEST_MEMORY: u64 = 16 << 20;
 /// Longest name of a job, bytes.
 const LONGEST_NAME: usize = 200;
 
@@ -184,6 +186,30 @@ fn check_request(request: &SubmitRequest, rest: u64) -> Result<(), Refused> {
             at + 1
         ));
     }
+    // The kernel takes name and value as one word.
+    let bytes_of = |(name, value): (&'_ String, &'_ String)| name.len() + 1 + value.len();
+    if let Some(variable) = request.env.iter().find(|variable| bytes_of(*variable) > LONGEST_ARGUMENT) {
+        let name: String = variable.0.chars().take(80).collect();
+        return bad(format!(
+            "the environment variable {name} has {} bytes with its name, and {LONGEST_ARGUMENT} are the most that the \
+             system takes; unset it, or give its value in a file",
+            bytes_of(variable)
+        ));
+    }
+    if request.time_limit_ms == Some(0) {
+        return bad("a time limit of 0 leaves the job no time; give a longer one, or none".into());
+    }
+    let estimates = [
+        ("measured_mib", request.measured_mib),
+        ("horus_mib", request.horus_mib),
+        ("faketensor_mib", request.faketensor_mib),
+        ("gpumemnet_mib", request.gpumemnet_mib),
+    ];
+    for (key, mib) in estimates {
+        if let Some(mib) = mib.filter(|mib| *mib > LARGEST_MEMORY) {
+            return bad(format!("{key} is {mib}, and no GPU has more than {LARGEST_MEMORY} MiB"));
+        }
+    }
     if rest > LARGEST_REST {
         return bad(format!(
             "the job takes {} KiB beside its environment, and {} are allowed: shorten its command, or give \
@@ -281,6 +307,8 @@ mod tests {
         assert!(check(&saves).is_ok());
         let long = SubmitRequest { output: Some(format!("/{}", "x".repeat(4094))), ..good.clone() };
         assert!(check(&long).is_ok());
+        let most = [("A".to_owned(), "x".repeat((128 << 10) - 3))].into();
+        assert!(check(&SubmitRequest { env: most, ..good.clone() }).is_ok());
         for bad in [
             SubmitRequest { command: vec![], ..good.clone() },
             SubmitRequest { command: vec!["a\0b".into()], ..good.clone() },
@@ -294,6 +322,10 @@ mod tests {
             SubmitRequest { checkpoint_dir: Some(format!("/{}", "\u{1}".repeat(190_000))), ..good.clone() },
             SubmitRequest { command: vec!["true".into(), "x".repeat(128 << 10)], ..good.clone() },
             SubmitRequest { command: vec!["x".repeat(100_000); 30], ..good.clone() },
+            SubmitRequest { env: [("A".to_owned(), "x".repeat((128 << 10) - 2))].into(), ..good.clone() },
+            SubmitRequest { time_limit_ms: Some(0), ..good.clone() },
+            SubmitRequest { measured_mib: Some(40 << 20), ..good.clone() },
+            SubmitRequest { gpumemnet_mib: Some(u64::MAX), ..good.clone() },
             SubmitRequest {
                 estimates: vec![EstimateView { reasons: vec!["x".repeat(3 << 20)], ..Default::default() }],
                 ..good.clone()
