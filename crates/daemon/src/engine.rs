@@ -793,11 +793,7 @@ impl Engine {
                 self.check_suspension(job)?;
                 (Input::Suspend { job, by }, job.0, format!("job {job} is being suspended"))
             }
-            Order::Unsuspend(job) => (
-                Input::Unsuspend { job, by },
-                job.0,
-                format!("job {job} goes on as soon as its GPU has room"),
-            ),
+            Order::Unsuspend(job) => (Input::Unsuspend { job, by }, job.0, self.told_of_return(job)),
             Order::Move(job, index) => {
                 let gpu = self.check_move(job, index)?;
                 let index = self.state.gpu(gpu).map_or(0, |gpu| gpu.info.index);
@@ -818,6 +814,20 @@ impl Engine {
             Err(Rejected::NoSuchJob(job)) => Err(self.no_such_job(job)),
             Err(rejected) => Err(rejected.into()),
             Ok(()) => Ok((id, text)),
+        }
+    }
+
+    /// What is said of a job that is to come back.
+    fn told_of_return(&self, id: JobId) -> String {
+        let off = self.state.job(id).and_then(Job::suspension).filter(|suspension| suspension.is_off());
+        let home = off.and_then(|suspension| self.state.gpu(*suspension.home.first()?));
+        match home.filter(|gpu| !gpu.present) {
+            None => format!("job {id} goes on as soon as its GPU has room"),
+            Some(gone) => format!(
+                "job {id} cannot go on where it was: once GPU {}, it is no longer in this machine. \
+                 `carma move {id}` has it go on on another GPU of that type",
+                gone.info.index
+            ),
         }
     }
 

@@ -10,6 +10,7 @@ impl Reason {
         match self {
             Self::PlacedIdle { .. } => "PlacedIdle",
             Self::PlacedShared { .. } => "PlacedShared",
+            Self::NoGpu { gpus, detail, .. } if detail.too_few_left(*gpus).is_some() => "GpuUnavailable",
             Self::NoGpu { detail, .. } => match detail.closest() {
                 Some((_, Refusal::Memory { .. } | Refusal::TooSmall { .. } | Refusal::Slice)) => "GpuMemory",
                 Some((_, Refusal::Gate(GateVerdict::Missing(_)))) => "MetricMissing",

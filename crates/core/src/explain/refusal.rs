@@ -447,6 +447,15 @@ pub struct NoGpu {
 }
 
 impl NoGpu {
+    /// How many GPUs are left in the machine, where GPUs are gone and so many are wanted that they do not do.
+    #[must_use]
+    pub fn too_few_left(&self, wanted: u32) -> Option<usize> {
+        let gone = self.refusals.iter().filter(|(_, refusal)| *refusal == Refusal::Gone).count();
+        let left = self.refusals.len() - gone + self.fitting as usize;
+        // Of one that comes back to its own GPU only that one is told.
+        (wanted > 1 && gone > 0 && left < wanted as usize).then_some(left)
+    }
+
     /// The refusal that came closest: among memory refusals the one with the most memory.
     #[must_use]
     pub fn closest(&self) -> Option<&(u32, Refusal)> {

@@ -289,6 +289,23 @@ fn what_falls_short_never_reads_like_what_is_asked_for() {
 }
 
 #[test]
+fn of_gpus_that_are_gone_it_says_how_many_are_left() {
+    let text = |gpus, fitting, refusals: &[(u32, Refusal)]| {
+        let detail = Arc::new(NoGpu { fitting, refusals: refusals.to_vec() });
+        Reason::NoGpu { gpus, need: None, guard: MiB::ZERO, source: None, detail }.to_string()
+    };
+    let busy = Refusal::Busy { holders: vec![] };
+    let cannot = "it cannot start until there are more";
+    assert_eq!(
+        text(4, 1, &[(1, Refusal::Gone), (2, busy.clone()), (3, Refusal::Gone)]),
+        format!("GpuUnavailable(it asks for 4 GPUs, and 2 are left in this machine: {cannot})")
+    );
+    assert!(text(2, 1, &[(1, Refusal::Gone)]).contains("and 1 is left in"));
+    assert!(!text(2, 1, &[(1, Refusal::Gone), (2, busy)]).contains("left"));
+    assert_eq!(text(1, 0, &[(1, Refusal::Gone)]), "GpuUnavailable(once GPU 1: no longer in this machine)");
+}
+
+#[test]
 fn rounding_does_not_hide_that_memory_is_missing() {
     let text = |free| {
         let refusals = vec![(0, Refusal::Memory { free: MiB(free), holders: vec![] })];

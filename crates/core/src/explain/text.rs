@@ -72,6 +72,13 @@ fn no_gpu(
     (need, guard, source): (Option<MiB>, MiB, Option<NeedSource>),
     detail: &NoGpu,
 ) -> fmt::Result {
+    if let Some(left) = detail.too_few_left(gpus) {
+        let are = if left == 1 { "1 is" } else { &format!("{left} are") };
+        return write!(
+            f,
+            "it asks for {gpus} GPUs, and {are} left in this machine: it cannot start until there are more"
+        );
+    }
     let all = detail.refusals.len() + detail.fitting as usize;
     let Some((index, refusal)) = detail.closest() else {
         return f.write_str("there is no GPU");
@@ -97,7 +104,9 @@ fn no_gpu(
     if detail.refusals.len() > 1 {
         f.write_str("closest is ")?;
     }
-    write!(f, "GPU {index}: {refusal}")
+    // Another may have its index by now.
+    let once = if *refusal == Refusal::Gone { "once " } else { "" };
+    write!(f, "{once}GPU {index}: {refusal}")
 }
 
 impl fmt::Display for Filling {

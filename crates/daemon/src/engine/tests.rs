@@ -365,6 +365,23 @@ fn nothing_moves_beside_gpus_in_mig_mode() {
 }
 
 #[test]
+fn a_job_whose_gpu_is_gone_is_told_to_move() {
+    let mut machine = Machine::new();
+    let job = machine.runs(0, MiB(1));
+    machine.suspends(job);
+    machine.is_off(job);
+    let resumed = |machine: &mut Machine| {
+        let root = Peer { user: User::new(0, "root"), ..peer(0) };
+        machine.engine.try_order(Order::Unsuspend(job), &root).unwrap().1
+    };
+    assert!(resumed(&mut machine).ends_with("as soon as its GPU has room"));
+    let left = machine.engine.state.gpus().iter().skip(1).map(|gpu| gpu.info.clone()).collect();
+    machine.written(Input::Inventory(left));
+    let told = resumed(&mut machine);
+    assert!(told.contains("once GPU 0") && told.contains(&format!("`carma move {job}`")), "{told}");
+}
+
+#[test]
 fn a_gpu_that_a_job_cannot_have_at_all_is_told_before_what_it_would_need_there() {
     let mut machine = Machine::new();
     machine.engine.parts.performer.suspender.driver = Ok(Driver::Virtual("/none".into()));
