@@ -330,6 +330,21 @@ fn whatever_number_is_asked_for_the_answer_is_no_failure_of_the_daemon() {
             fails_in_words(&daemon, "POST", &format!("/v1/gpus/{number}/{verb}"), "{}");
         }
     }
+    // A key that is not known is named, as one of a body is.
+    for path in [
+        "/v1/jobs?al=true",
+        "/v1/jobs/1/wait?timeout=1",
+        "/v1/jobs/1/log?form=3",
+        "/v1/history?limits=3",
+        "/v1/usage?uid=3",
+        "/v1/record?since=3",
+        "/v1/slowdowns?jobs=1&gpus=H200",
+    ] {
+        let refused = daemon.client().get::<serde_json::Value>(path).unwrap_err();
+        let text = refused.to_string();
+        assert!(matches!(refused, ClientError::Refused { status: 400, .. }), "{path}: {text}");
+        assert!(text.contains("unknown field"), "{path}: {text}");
+    }
     let huge = u64::MAX;
     fails_in_words(
         &daemon,

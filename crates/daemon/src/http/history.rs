@@ -16,6 +16,7 @@ const USUAL: u64 = 1000;
 pub(super) const MOST: u64 = 100_000;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Options {
     limit: Option<u64>,
 }

@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 const RECENT: Millis = Millis::secs(3600);
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Options {
     /// Include jobs that ended within the last hour.
     #[serde(default)]

@@ -12,6 +12,7 @@ use carma_core::units::Millis;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Options {
     /// Rows that end after this, Unix time; an hour ago where it is absent.
     since_ms: Option<u64>,

@@ -14,6 +14,7 @@ const MOST: usize = 64;
 
 /// What is asked.
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Options {
     /// Numbers of jobs, with commas between.
     jobs: String,

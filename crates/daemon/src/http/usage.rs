@@ -10,6 +10,7 @@ use carma_api::wire::UsageReply;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Options {
     /// Only this user.
     user: Option<String>,

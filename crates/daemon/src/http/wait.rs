@@ -13,6 +13,7 @@ use std::time::Duration;
 const LONGEST: u64 = 60_000;
 
 #[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Options {
     timeout_ms: Option<u64>,
 }
