@@ -6,6 +6,16 @@ use carma_core::units::{MiB, Millis};
 /// Shortest grace: what a program needs to notice a signal.
 const SHORTEST_GRACE: Millis = Millis::secs(1);
 
+/// Whether a character that is no control makes a text look like something else, or like another: line and paragraph
+/// separators, the marks of bidirectional text (Unicode Standard Annex 9), and what takes no room.
+#[must_use]
+pub const fn is_deceptive(c: char) -> bool {
+    matches!(
+        c,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+    )
+}
+
 /// Reads a memory size: `20G`, `20GiB`, `512M`, `9.5G`, `1T`. Sizes are binary (`20G` = 20 GiB); a
 /// bare number is refused, since its unit would be a guess.
 ///

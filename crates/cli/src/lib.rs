@@ -13,6 +13,7 @@ pub use json::print_json;
 pub use table::{Column, JOINED, Table, blocks, sparing};
 pub use time::{short_stamp, span, stamp, time_of_day};
 
+use carma_api::parse;
 use jiff::tz::TimeZone;
 use rustix::termios::{isatty, tcgetwinsize};
 use std::borrow::Cow;
@@ -69,8 +70,8 @@ pub fn print(text: &str) -> io::Result<()> {
 /// Text from others, made harmless: names and log lines may hold control characters that would move
 /// the cursor, colour the screen or write to the clipboard of a user who lists the queue.
 pub fn clean(text: &str) -> Cow<'_, str> {
-    // Besides controls: marks that reverse the reading direction, with which a line can lie.
-    let harmful = |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    // Besides controls: what reverses the reading direction or is not seen, with which a line can lie.
+    let harmful = |c: char| c.is_control() || parse::is_deceptive(c);
     if !text.contains(harmful) {
         return Cow::Borrowed(text);
     }
@@ -202,6 +203,7 @@ mod tests {
     fn nobody_writes_to_the_terminal_through_a_name() {
         assert_eq!(clean("train é 数"), "train é 数");
         assert_eq!(clean("a\x1b[2Jb\n\u{9b}c\u{202e}"), "a\\u{1b}[2Jb\\n\\u{9b}c\\u{202e}");
+        assert_eq!(clean("roo\u{200b}t\u{feff}"), "roo\\u{200b}t\\u{feff}");
     }
 
     #[test]

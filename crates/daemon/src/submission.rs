@@ -277,11 +277,10 @@ pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, gist: &Gis
     }
 }
 
-/// Whether a character ends lines or turns text round, so that a name in a listing would look like something else:
-/// controls, line and paragraph separators, and the marks of bidirectional text (Unicode Standard Annex 9).
+/// Whether a character ends lines, turns text round or is not seen, so that a name in a listing would look like something
+/// else, or like another's.
 fn moves_text(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{061c}')
+    c.is_control() || parse::is_deceptive(c)
 }
 
 #[cfg(test)]
@@ -296,6 +295,9 @@ mod tests {
         let user = User { uid: 7, name: "u".into(), operator: false };
         let job = new_job(JobId(1), &request, user, &Gist::of(&request, 7));
         assert_eq!(&*job.name, "é".repeat(100));
+        let request = SubmitRequest { name: Some("ro\u{200b}ot\u{feff}\u{202e}".into()), ..request };
+        let user = User { uid: 7, name: "u".into(), operator: false };
+        assert_eq!(&*new_job(JobId(1), &request, user, &Gist::of(&request, 7)).name, "ro ot  ");
     }
 
     #[test]

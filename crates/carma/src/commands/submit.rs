@@ -10,7 +10,7 @@ use carma_api::job_file::{self, Described};
 use carma_api::wire::{ResourceLimit, Session, SubmitReply, SubmitRequest};
 use carma_api::{Client, MAX_BODY};
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::print_json;
+use carma_cli::{clean, print_json};
 use carma_core::state::Unbounded;
 use carma_core::units::MiB;
 use std::collections::BTreeMap;
@@ -153,7 +153,11 @@ pub(crate) fn dry_run(
 
 /// Where a job's output is to be found.
 pub(crate) fn log_of(reply: &SubmitReply) -> String {
-    if reply.log_kept { format!("log: carma logs {}", reply.id) } else { format!("log: {}", reply.log) }
+    if reply.log_kept {
+        format!("log: carma logs {}", reply.id)
+    } else {
+        format!("log: {}", clean(&reply.log))
+    }
 }
 
 /// What is expected of a job's memory, in a line; and where that is nothing, what follows and how to know more.
@@ -430,6 +434,13 @@ mod tests {
         let job = one(&args);
         assert_eq!((job.checkpoint_signal, job.grace_ms), (Some(CheckpointSignal::Usr1), Some(300_000)));
         assert_eq!(job.checkpoint_dir.as_deref(), Some("/home/a/work/ckpt"));
+    }
+
+    #[test]
+    fn the_name_of_a_log_writes_nothing_to_the_terminal() {
+        let reply = serde_json::json!({"version": 1, "id": 3, "log": "/home/a/out\n\u{1b}[31mX"});
+        let reply: SubmitReply = serde_json::from_value(reply).unwrap();
+        assert_eq!(log_of(&reply), r"log: /home/a/out\n\u{1b}[31mX");
     }
 
     #[test]
