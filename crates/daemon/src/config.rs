@@ -160,7 +160,7 @@ section! {
         pub reserve: Size = Is("\"512M\""),
         /// Added to a forecast. Default: the policy's; `carma` has 512 MiB, `adaptive` none.
         pub guard: Size = Example("\"512M\""),
-        /// A settled job keeps its peak plus this, percent, ...
+        /// A settled job keeps its peak plus this, percent, at most 200, ...
         pub margin_percent: u64 = Is("10"),
         /// ... but at least plus this.
         pub margin_min: Size = Is("\"512M\""),
@@ -540,6 +540,7 @@ impl Config {
             return Err(Mistake::new(&["memory", "coverage"], text));
         }
         for (key, percent) in [
+            ("margin-percent", memory.margin_percent),
             ("exact-margin-percent", memory.exact_margin_percent),
             ("scaled-margin-percent", memory.scaled_margin_percent),
             ("growing-margin-percent", memory.growing_margin_percent),
@@ -629,9 +630,10 @@ mod tests {
         assert!(error("[memory]\ncoverage = 95\n").starts_with("2: coverage = 95 is not a probability"));
         let text = error("[memory]\nestimators = ['allocator', 'orakel']\n");
         assert!(text.starts_with("2: there is no estimator `orakel`; there are allocator,"), "{text}");
-        assert!(
-            error("[memory]\nscaled-margin-percent = 900\n").starts_with("2: scaled-margin-percent = 900")
-        );
+        for key in ["margin-percent", "scaled-margin-percent"] {
+            let text = error(&format!("[memory]\n{key} = 900\n"));
+            assert_eq!(text, format!("2: {key} = 900: a margin is 0 to 200 percent"));
+        }
         let text = error("[queue]\nquota-period = '5s'\n");
         assert_eq!(text, "2: quota-period = 5 s is not a time from 1 minute to 10 years");
         assert!(error("sharing = 'sometimes'\n").contains("unknown variant"));
