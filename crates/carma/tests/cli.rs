@@ -638,6 +638,15 @@ fn a_configuration_is_checked() {
     fs::write(&bad, "\npolcy = 'x'\n").unwrap();
     let check = |file: &Path| carma(Path::new("/nowhere"), &["config", "check"]).arg(file).output().unwrap();
     assert_eq!(code(&check(&good)), 0);
+    // Limits of a user or group that there is not keep no daemon from its start.
+    let limits = "[limits.user.no-such-user]\ngpus = 1\n[limits.user.0]\ngpus = 1\n[limits.group.no-such-group]\ngpus = 1\n";
+    fs::write(&good, limits).unwrap();
+    let output = check(&good);
+    let said = out(&output);
+    assert_eq!((code(&output), said.lines().count()), (0, 3), "{said}");
+    for part in ["there is no user no-such-user", "there is no group no-such-group", "no other mistakes"] {
+        assert!(said.contains(part), "{said}");
+    }
     let output = check(&bad);
     assert_eq!(code(&output), 2);
     assert!(err(&output).contains("bad.toml:2: unknown field `polcy`"), "{}", err(&output));

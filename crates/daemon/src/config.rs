@@ -344,10 +344,11 @@ pub fn load(file: &Path) -> Result<Config, ConfigError> {
 ///
 /// # Errors
 /// File, line and what was expected.
-pub fn check(file: &Path) -> Result<(), ConfigError> {
+pub fn check(file: &Path) -> Result<Config, ConfigError> {
     let (config, text) = read(file)?;
     let mistake = |what| Mistake::new(&["kace-model"], what).in_file(file, &text);
-    config.kace().map(drop).map_err(mistake)
+    config.kace().map_err(mistake)?;
+    Ok(config)
 }
 
 /// What GPUs are meant; `None`: those of the machine.

@@ -48,6 +48,8 @@ pub struct Person {
 trait Database: Send + Sync {
     /// Name and login group of a user; `None`: there is none.
     fn user(&self, uid: u32) -> io::Result<Option<(String, u32)>>;
+    /// Whether there is a user of this name.
+    fn has(&self, name: &str) -> io::Result<bool>;
     /// Numbers of all groups of a user.
     fn groups_of(&self, name: &str, gid: u32) -> io::Result<Vec<u32>>;
     /// The number of a group by its name or number; `None`: there is none.
@@ -60,6 +62,10 @@ struct System;
 impl Database for System {
     fn user(&self, uid: u32) -> io::Result<Option<(String, u32)>> {
         Ok(User::from_uid(Uid::from_raw(uid))?.map(|user| (user.name, user.gid.as_raw())))
+    }
+
+    fn has(&self, name: &str) -> io::Result<bool> {
+        Ok(!name.contains('\0') && User::from_name(name)?.is_some())
     }
 
     fn groups_of(&self, name: &str, gid: u32) -> io::Result<Vec<u32>> {
@@ -180,6 +186,24 @@ impl People {
         self.operators.as_deref().map(|group| (group, matches!(self.database.group(group), Ok(Some(_)))))
     }
 
+    /// What the configuration says of users and groups that the database does not know, in words. Where it answers with an
+    /// error, nothing is said. May block for as long as it does.
+    #[must_use]
+    pub fn unknown(&self) -> Vec<String> {
+        let has_user = |name: &str| match (self.database.has(name), name.parse()) {
+            (Ok(false), Ok(uid)) => self.database.user(uid).map(|user| user.is_some()),
+            (found, _) => found,
+        };
+        let of_users = self.limits.user.keys().filter(|name| matches!(has_user(name), Ok(false)));
+        let of_groups = self.limits.group.keys();
+        let of_groups = of_groups.filter(|group| matches!(self.database.group(group), Ok(None)));
+        let nobody = |kind: &str, name: &String| {
+            format!("limits.{kind}.{name}: there is no {kind} {name}, so these limits are nobody's")
+        };
+        let of_users = of_users.map(|name| nobody("user", name));
+        of_users.chain(of_groups.map(|name| nobody("group", name))).collect()
+    }
+
     /// What was found out of a user a moment ago; never blocks.
     #[must_use]
     pub fn known(&self, uid: u32) -> Option<Person> {
@@ -240,7 +264,7 @@ impl People {
         let before = self.remembered().get(&uid).map(|(_, person)| person.clone());
         before.filter(|person| !person.operator).or_else(|| {
             let name = uid.to_string();
-            let limits = self.limits.of(&name, &[], true);
+            let limits = self.limits.of(uid, &name, &[], true);
             self.is_unlimited(uid).then(|| Person { name: name.into(), gid: None, operator: false, limits })
         })
     }
@@ -318,7 +342,7 @@ impl People {
                 limited.push(group.clone());
             }
         }
-        let limits = self.limits.of(&name, &limited, exempt);
+        let limits = self.limits.of(uid, &name, &limited, exempt);
         Ok(Person { name: name.into(), gid, operator, limits })
     }
 
@@ -394,6 +418,10 @@ mod tests {
             Ok((uid == 7).then(|| ("bob".into(), 70)))
         }
 
+        fn has(&self, name: &str) -> io::Result<bool> {
+            self.answers(0).map(|()| name == "bob")
+        }
+
         fn groups_of(&self, _: &str, gid: u32) -> io::Result<Vec<u32>> {
             self.2.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             drop(self.1.read());
@@ -417,6 +445,20 @@ mod tests {
             self.0[0].store(users, std::sync::atomic::Ordering::Relaxed);
             self.0[1].store(groups, std::sync::atomic::Ordering::Relaxed);
         }
+    }
+
+    #[test]
+    fn limits_of_whom_nobody_knows_are_told() {
+        let limits = "[user.bob]\ngpus = 1\n[user.bbo]\ngpus = 1\n[user.7]\ngpus = 1\n[user.8]\ngpus = 1\n\
+                      [group.students]\ngpus = 1\n[group.studnets]\ngpus = 1";
+        let directory = Arc::new(Directory::default());
+        let limits = toml::from_str(limits).unwrap();
+        let people = People { database: Box::new(directory.clone()), ..People::new(None, limits, 0) };
+        assert!(people.unknown().is_empty(), "a database that does not answer says nothing of them");
+        directory.set(true, true);
+        let about: Vec<String> = people.unknown();
+        let about: Vec<&str> = about.iter().filter_map(|line| line.split(':').next()).collect();
+        assert_eq!(about, ["limits.user.8", "limits.user.bbo", "limits.group.studnets"]);
     }
 
     #[test]

@@ -571,6 +571,9 @@ fn tell_operators(people: &People, named: bool) {
         }
         Some(_) | None => {}
     }
+    for line in people.unknown() {
+        tracing::warn!("{line}");
+    }
 }
 
 async fn bind(socket: &Path, as_root: bool) -> Result<UnixListener, ServeError> {

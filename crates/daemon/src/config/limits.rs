@@ -156,13 +156,13 @@ limits! {
 
 limits! {
     /// What one user may have; `"none"`: no limit. `[limits.user.NAME]` has the same keys for one user,
-    /// `[limits.group.NAME]` for the members of a group: what is said of a user goes before what is said of a group, and
+    /// `[limits.group.NAME]` for the members of a group, by name or number: what is said of a user goes before what is said of a group, and
     /// of several groups the more generous number counts. Root, operators and the user whom the daemon runs as have no
     /// limits but those of their own `[limits.user.NAME]`.
     pub struct LimitsConfig "limits" and {
-        /// Overrides for users, by name.
+        /// Overrides for users, by name or number.
         pub user: BTreeMap<String, LimitSet>,
-        /// Overrides for members of groups, by name.
+        /// Overrides for members of groups, by name or number.
         pub group: BTreeMap<String, LimitSet>,
     }
 }
@@ -326,8 +326,9 @@ impl LimitsConfig {
     /// generous word counts. `exempt`: root, an operator, or whom the daemon runs as, who have no limits but those of
     /// their own section.
     #[must_use]
-    pub fn of(&self, name: &str, groups: &[String], exempt: bool) -> UserLimits {
-        let own = self.user.get(name).copied().unwrap_or_default();
+    pub fn of(&self, uid: u32, name: &str, groups: &[String], exempt: bool) -> UserLimits {
+        let own = self.user.get(name).or_else(|| self.user.get(&uid.to_string()));
+        let own = own.copied().unwrap_or_default();
         if exempt {
             return UserLimits::NONE.with(&own);
         }
@@ -368,25 +369,29 @@ mod tests {
              [group.course]\npending-jobs = 9\nlog-size = '2G'\n[group.poor]\npending-jobs = 0\ngpus = 1",
         );
         let groups = ["students".to_owned(), "course".to_owned()];
-        let bob = limits.of("bob", &groups, false);
+        let bob = limits.of(7, "bob", &groups, false);
         assert_eq!((bob.pending_jobs, bob.gpus, bob.log_size), (Some(9), Some(2), Some(MiB::gib(2))));
         assert_eq!((bob.priority_min, bob.priority_max), (-1000, 2));
-        let alice = limits.of("alice", &["poor".to_owned()], false);
+        let alice = limits.of(8, "alice", &["poor".to_owned()], false);
         assert_eq!((alice.pending_jobs, alice.gpus), (Some(0), None));
         let limits = parse(
             "share = 2\ngpu-hours = 10\n[user.alice]\nenergy = 'none'\n[group.paying]\nshare = 3\nenergy = '5 kWh'\n\
              [group.course]\nshare = 1\nenergy = 9\ngpu-hours = 'none'",
         );
         let groups = ["paying".to_owned(), "course".to_owned()];
-        let bob = limits.of("bob", &groups, false).allowance();
+        let bob = limits.of(7, "bob", &groups, false).allowance();
         assert_eq!((bob.share, bob.gpu_hours, bob.energy_j), (3, None, Some(18_000_000)));
-        let alice = limits.of("alice", &["course".to_owned()], false).allowance();
+        let alice = limits.of(8, "alice", &["course".to_owned()], false).allowance();
         assert_eq!((alice.share, alice.energy_j), (1, None));
-        let carol = limits.of("carol", &[], false).allowance();
+        let carol = limits.of(9, "carol", &[], false).allowance();
         assert_eq!((carol.share, carol.gpu_hours), (2, Some(10)));
         let limits = parse("pending-jobs = 5");
-        assert_eq!(limits.of("carol", &[], false).pending_jobs, Some(5));
-        assert_eq!(limits.of("root", &groups, true), UserLimits::NONE);
+        assert_eq!(limits.of(9, "carol", &[], false).pending_jobs, Some(5));
+        assert_eq!(limits.of(0, "root", &groups, true), UserLimits::NONE);
+        // By number, where the name has no section.
+        let limits = parse("[user.9]\ngpus = 1\n[user.8]\ngpus = 2\n[user.alice]\ngpus = 3");
+        assert_eq!(limits.of(9, "carol", &[], false).gpus, Some(1));
+        assert_eq!(limits.of(8, "alice", &[], false).gpus, Some(3));
     }
 
     #[test]
