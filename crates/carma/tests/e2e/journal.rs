@@ -432,14 +432,9 @@ fn a_daemon_starts_on_a_full_disk_by_the_reserve() {
     }
     // Without the reserve it says what is in the way, each time the same.
     daemon.kill();
-    fs::File::options()
-        .append(true)
-        .open(&full)
-        .and_then(|mut file| {
-            while file.write_all(&[1; 512]).is_ok() {}
-            Ok(())
-        })
-        .unwrap();
+    let mut rest = fs::File::options().append(true).open(&full).unwrap();
+    while rest.write_all(&[1; 512]).is_ok() {}
+    drop(rest);
     let left = || fs::read_dir(&run).unwrap().count();
     let before = left();
     let socket = dir.path().join("other");
