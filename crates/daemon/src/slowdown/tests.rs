@@ -286,7 +286,7 @@ fn profiles_are_told_of_one_type_of_gpu() {
 }
 
 #[test]
-fn of_anothers_job_no_more_is_told_than_what_it_does_on_the_gpu() {
+fn of_a_job_of_others_no_more_is_told_than_what_it_does_on_the_gpu() {
     let mut host = Host::new();
     let id = host.submit(1, None);
     let spec = host.state.job(id).unwrap().spec.clone();
