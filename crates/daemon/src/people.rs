@@ -450,7 +450,7 @@ mod tests {
     #[test]
     fn limits_of_whom_nobody_knows_are_told() {
         let limits = "[user.bob]\ngpus = 1\n[user.bbo]\ngpus = 1\n[user.7]\ngpus = 1\n[user.8]\ngpus = 1\n\
-                      [group.students]\ngpus = 1\n[group.studnets]\ngpus = 1";
+                      [group.students]\ngpus = 1\n[group.pupils]\ngpus = 1";
         let directory = Arc::new(Directory::default());
         let limits = toml::from_str(limits).unwrap();
         let people = People { database: Box::new(directory.clone()), ..People::new(None, limits, 0) };
@@ -458,7 +458,7 @@ mod tests {
         directory.set(true, true);
         let about: Vec<String> = people.unknown();
         let about: Vec<&str> = about.iter().filter_map(|line| line.split(':').next()).collect();
-        assert_eq!(about, ["limits.user.8", "limits.user.bbo", "limits.group.studnets"]);
+        assert_eq!(about, ["limits.user.8", "limits.user.bbo", "limits.group.pupils"]);
     }
 
     #[test]

@@ -295,9 +295,9 @@ mod tests {
         let user = User { uid: 7, name: "u".into(), operator: false };
         let job = new_job(JobId(1), &request, user, &Gist::of(&request, 7));
         assert_eq!(&*job.name, "é".repeat(100));
-        let request = SubmitRequest { name: Some("ro\u{200b}ot\u{feff}\u{202e}".into()), ..request };
+        let request = SubmitRequest { name: Some("me\u{200b}me\u{feff}\u{202e}".into()), ..request };
         let user = User { uid: 7, name: "u".into(), operator: false };
-        assert_eq!(&*new_job(JobId(1), &request, user, &Gist::of(&request, 7)).name, "ro ot  ");
+        assert_eq!(&*new_job(JobId(1), &request, user, &Gist::of(&request, 7)).name, "me me  ");
     }
 
     #[test]

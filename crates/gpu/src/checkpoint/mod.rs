@@ -43,7 +43,7 @@ pub struct CheckpointError {
     pub why: String,
 }
 
-/// The driver's number for a process that does not use a GPU (`CUDA_ERROR_NOT_INITIALIZED`).
+/// The driver's number for a process that does not use a GPU ("not initialised").
 pub const NOT_INITIALISED: i32 = 3;
 
 impl CheckpointError {
