@@ -167,8 +167,14 @@ mod tests {
     use super::*;
     use crate::submission::Submission;
 
-    fn env(key: &str, kib: usize) -> BTreeMap<String, String> {
+    fn one(key: &str, kib: usize) -> BTreeMap<String, String> {
         BTreeMap::from([(key.to_owned(), "x".repeat(kib * 1024))])
+    }
+
+    /// Of so many KiB, in variables of half of what the system takes at most.
+    fn env(key: &str, kib: usize) -> BTreeMap<String, String> {
+        let parts = (0..kib).step_by(64).map(|at| 64.min(kib - at));
+        parts.enumerate().map(|(n, part)| (format!("{key}{n}"), "x".repeat(part * 1024))).collect()
     }
 
     fn check(
@@ -192,13 +198,13 @@ mod tests {
     fn equal_environments_count_once_and_are_given_back() {
         let mut all = Submissions::default();
         for n in 0..100 {
-            all.add(JobId(n), 1, &env("A", 1000), 10);
+            all.add(JobId(n), 1, &one("A", 1000), 10);
         }
-        all.add(JobId(100), 1, &env("B", 500), 10);
-        all.add(JobId(101), 2, &env("C", 1), 10);
-        assert_eq!(all.with(1, &env("A", 1000), 10), 1500 * 1024 + 6 + 1020);
-        assert_eq!(all.with(1, &env("D", 1), 0), 1501 * 1024 + 9 + 1010);
-        assert_eq!(all.with(3, &env("A", 1), 5), 1024 + 3 + 5);
+        all.add(JobId(100), 1, &one("B", 500), 10);
+        all.add(JobId(101), 2, &one("C", 1), 10);
+        assert_eq!(all.with(1, &one("A", 1000), 10), 1500 * 1024 + 6 + 1020);
+        assert_eq!(all.with(1, &one("D", 1), 0), 1501 * 1024 + 9 + 1010);
+        assert_eq!(all.with(3, &one("A", 1), 5), 1024 + 3 + 5);
         for n in (0..=101).chain(0..2) {
             all.over(JobId(n));
         }
