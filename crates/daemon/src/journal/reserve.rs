@@ -1,6 +1,7 @@
 //! A piece of the journal's disk that nobody else can take: when the disk is full, it is given up for the commit.
 
-use rustix::fs::{FallocateFlags, fallocate, fstat, fstatvfs, statvfs};
+use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, fstat, fstatvfs, openat, statvfs};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -133,17 +134,23 @@ fn keep_for(path: &Path, mut size: u64) -> io::Result<u64> {
     }
 }
 
-/// Bytes that this process can still take on the disk of a directory. `None`: that cannot be told.
+/// Bytes that are free on the disk of a directory; some file systems keep a little more for root. `None`: that cannot be told.
 pub(super) fn free_on(dir: &Path) -> Option<u64> {
     let disk = statvfs(dir).ok()?;
-    // Some of what is free may be root's.
-    let blocks = if rustix::process::geteuid().is_root() { disk.f_bfree } else { disk.f_bavail };
-    Some(blocks.saturating_mul(disk.f_frsize))
+    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
-/// Whether the disk of a directory is full.
+/// Whether the disk of a directory is full. It is tried, with a file that has no name: of what a file system counts as free,
+/// some is kept for itself.
 pub(super) fn is_full(dir: &Path) -> bool {
-    free_on(dir).is_some_and(|free| free < FULL)
+    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let tried = openat(CWD, dir, flags, Mode::RUSR | Mode::WUSR)
+        .and_then(|file| fallocate(&file, FallocateFlags::empty(), 0, FULL));
+    match tried {
+        Ok(()) => false,
+        Err(Errno::NOSPC | Errno::DQUOT) => true,
+        Err(_) => free_on(dir).is_some_and(|free| free < FULL),
+    }
 }
 
 #[cfg(test)]
