@@ -535,11 +535,12 @@ fn listen(
 fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let ignored = is_hangup_ignored();
     let mut hangup = signal(SignalKind::hangup())?;
     let mut one = signal(SignalKind::user_defined1())?;
     let mut two = signal(SignalKind::user_defined2())?;
-    // One that is run by hand ends with its terminal, as by Ctrl-C.
-    let by_hand = io::stdin().is_terminal();
+    // One that is run by hand ends with its terminal, as by Ctrl-C, unless its shell was told to ignore that.
+    let by_hand = io::stdin().is_terminal() && !ignored;
     Ok(async move {
         loop {
             let name = tokio::select! {
@@ -558,6 +559,15 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
             tracing::info!("{name} has no meaning here, and changes nothing");
         }
     })
+}
+
+/// Whether the daemon was started with SIGHUP ignored, as in a shell after `trap '' HUP`.
+fn is_hangup_ignored() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    // Signal 1 is the lowest bit.
+    mask.is_some_and(|mask| mask & 1 == 1)
 }
 
 /// Says in the log who may act on the jobs of others, and whose limits are nobody's. `named`: operators, in the configuration.

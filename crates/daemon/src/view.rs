@@ -7,8 +7,8 @@ use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
     AttemptView, CheckpointView, ForeignView, GpuView, GpusReply, HostView, JobDetail, JobView, JobsReply,
-    LimitKeptView, MeteredView, OthersView, RateView, ReasonView, SpellView, TenantView, UsageReply,
-    UsageView,
+    LeftView, LimitKeptView, MeteredView, OthersView, RateView, ReasonView, RunTimeView, SpellView,
+    TenantView, UsageReply, UsageView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Reservation};
@@ -24,6 +24,8 @@ use std::collections::BTreeMap;
 
 /// What stands where a name is private.
 const HIDDEN: &str = "-";
+/// What a forecast of another's job rests on.
+const EARLIER: &str = "earlier runs";
 
 /// Who wants to see something. Every view is made for one.
 #[derive(Debug, Clone, Copy)]
@@ -118,9 +120,10 @@ fn strangers_row(row: JobView) -> JobView {
         limit_kept,
         progress_pct,
         progress_at_most,
-        run_time,
+        // Who else runs the same is nobody's to know.
+        run_time: run_time.map(|it| RunTimeView { source: EARLIER.to_owned(), ..it }),
         done_pct,
-        left,
+        left: left.map(|it| if it.counted { it } else { LeftView { source: EARLIER.to_owned(), ..it } }),
         energy_j: None,
         energy_alone_j: None,
         unmetered_gpu_s: None,

@@ -380,14 +380,15 @@ impl RunTimes {
     }
 }
 
-/// Runs of one user count for one together, however many there are: what users share, each could fill with runs of a second.
+/// Runs of one user, cut off or not, count for one together, however many there are: what users share, each could fill with runs of a
+/// second.
 fn each_user_once(runs: &mut [(Kept, f64)]) {
     let mut of: BTreeMap<u64, f64> = BTreeMap::new();
-    for (kept, weight) in runs.iter().filter(|(kept, _)| !kept.run.cut) {
+    for (kept, weight) in &*runs {
         *of.entry(kept.by).or_default() += weight;
     }
     for (kept, weight) in runs {
-        *weight /= of.get(&kept.by).map_or(1.0, |all| all.max(1.0));
+        *weight /= of.get(&kept.by).copied().unwrap_or(1.0);
     }
 }
 

@@ -83,6 +83,16 @@ fn of_what_users_share_each_counts_once() {
     assert_eq!((median_s, basis), (600, RunsOf::Shared));
     let kept = &times.classes[&(RunsOf::Shared, shared(1).shared)].runs;
     assert_eq!(kept.iter().filter(|kept| !kept.run.cut && kept.by != 9 << 32).count(), 3);
+    // Nor do runs that are cut off, or go on, outweigh the others' ends.
+    let mut times = RunTimes::default();
+    (0..60).for_each(|_| times.learn(&class(8, 3, 1), ran(600)));
+    for user in 2..5 {
+        times.learn(&shared(user), ran(600));
+    }
+    (0..16).for_each(|_| times.learn(&shared(9), cut(7200)));
+    assert_eq!(median(&times, shared(1)), Some((600, RunsOf::Shared, 3)));
+    let endless = vec![runs(shared(9), 7200, None); 50];
+    assert_eq!(times.forecast(&shared(1), || &endless).map(|f| f.median_s), Some(600));
     // And what others' jobs count is not heard of.
     let mut none = RunTimes::default();
     none.learn(&shared(2), cut(5));

@@ -204,6 +204,13 @@ impl<'a> Beside<'a> {
         self.longest(|_, course| course.likely_left())
     }
 
+    /// The job that is there and takes longest from now on, alone and as expected, and how long. `None`: nobody is, or this plan has placed one.
+    pub(super) fn last_to_end(&self) -> Option<(JobId, Millis)> {
+        let left = |neighbour: &Neighbour| Some((self.course(neighbour)?.left, neighbour.job));
+        let all: Option<Vec<(Millis, JobId)>> = self.neighbours.iter().map(left).collect();
+        all?.into_iter().max().map(|(left, job)| (job, left))
+    }
+
     fn longest(&self, of: impl Fn(&Neighbour, Course) -> Millis) -> Millis {
         let each =
             self.neighbours.iter().filter_map(|neighbour| Some(of(neighbour, self.course(neighbour)?)));

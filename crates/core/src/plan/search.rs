@@ -206,9 +206,8 @@ impl<'a> Slots<'a> {
             }
         }
         // One that is kept for another job is taken where no others do.
-        let own = |i: &usize| self.slots[*i].held().is_none_or(|job| job == want.job);
-        if fitting.iter().filter(|i| own(i)).count() >= wanted {
-            fitting.retain(own);
+        if fitting.iter().filter(|i| !self.is_kept_from(**i, want)).count() >= wanted {
+            fitting.retain(|i| !self.is_kept_from(*i, want));
         }
         let candidates = u32::try_from(fitting.len()).unwrap_or(u32::MAX);
         // Ties keep the index order.
@@ -216,7 +215,7 @@ impl<'a> Slots<'a> {
             let best = fitting.into_iter().min_by_key(|i| self.rank(policy.order, *i, want));
             fitting = best.into_iter().collect();
         } else {
-            fitting.sort_by_key(|i| self.rank(policy.order, *i, want));
+            fitting.sort_by_key(|i| (self.is_kept_from(*i, want), self.rank(policy.order, *i, want)));
             fitting.truncate(wanted);
         }
         let given = self.given(&fitting, want);
@@ -281,10 +280,19 @@ impl<'a> Slots<'a> {
         self.slots.iter().any(|slot| slot.idle && !slot.closed && (slot.held().is_none() || slot.is_lent()))
     }
 
-    /// Idle GPUs that a job may have, the first in index order, as many as it wants at most.
+    /// Idle GPUs that a job may have, the first in index order, those that are kept for another last; as many as it wants at most.
     fn idle_for(&self, want: &Want) -> impl Iterator<Item = usize> {
         let may_have = move |i: &usize| self.slots[*i].bars_idle(want).is_none();
-        (0..self.slots.len()).filter(may_have).take(want.gpus as usize)
+        let own = move |i: &usize| !self.is_kept_from(*i, want);
+        let all = || (0..self.slots.len()).filter(may_have);
+        // Only what is lent is kept from a job that may have it.
+        let lent = all().filter(move |i| self.any_lent && !own(i));
+        all().filter(own).chain(lent).take(want.gpus as usize)
+    }
+
+    /// Whether a GPU is kept for another job.
+    fn is_kept_from(&self, at: usize, want: &Want) -> bool {
+        self.slots[at].held().is_some_and(|job| job != want.job)
     }
 
     /// Whether there are enough of them.
@@ -453,7 +461,7 @@ impl<'a> Slots<'a> {
         self.any_lent = true;
         self.full.get_mut().clear();
         let kept = self.slots.iter_mut().filter(|slot| slot.held() == Some(want.job) && !slot.is_lent());
-        kept.map(|slot| slot.lend(until)).count() > 0
+        kept.map(|slot| slot.lend(until, want)).count() > 0
     }
 
     /// Whether the job could ever be placed on the GPUs that are in use now.

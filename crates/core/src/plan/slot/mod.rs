@@ -77,6 +77,8 @@ pub(super) struct Slot<'a> {
     held: Option<JobId>,
     /// For so long another may have it all the same: until that job can have all that it wants.
     lent_for: Millis,
+    /// For so long to a job that hardly slows down those that are here.
+    lent_beside: Millis,
     /// Placed by this plan.
     added: Vec<(JobId, Option<MiB>)>,
 }
@@ -109,6 +111,7 @@ impl<'a> Slot<'a> {
             beside: None,
             held: None,
             lent_for: Millis::ZERO,
+            lent_beside: Millis::ZERO,
             added: Vec::new(),
         };
         for tenant in &gpu.tenants {
@@ -376,9 +379,21 @@ impl<'a> Slot<'a> {
         self.held = self.held.or(Some(job));
     }
 
-    /// Others may have it for so long, although it is kept.
-    pub(super) fn lend(&mut self, time: Millis) {
+    /// Others may have it for so long, although it is kept for the job that wants this.
+    pub(super) fn lend(&mut self, time: Millis, kept_for: &Want) {
         self.lent_for = time;
+        self.lent_beside = self.waits_at_least(kept_for);
+    }
+
+    /// How long a job waits at least for the last job here to end, as expected; zero where it may have room beside that one.
+    fn waits_at_least(&self, want: &Want) -> Millis {
+        let Some((beside, free)) = self.beside.as_ref().zip(self.free) else { return Millis::ZERO };
+        let Some((last, left)) = beside.last_to_end() else { return Millis::ZERO };
+        let memory = self.gpu.info.memory;
+        let others = self.gpu.tenants.iter().filter(|tenant| tenant.job != last);
+        let beside_last = free + others.map(|tenant| tenant.takes(memory)).sum();
+        let has_room = self.need_of(want).is_none_or(|need| need <= beside_last);
+        if has_room && !want.idle_only { Millis::ZERO } else { left }
     }
 
     pub(super) fn is_lent(&self) -> bool {
@@ -386,7 +401,8 @@ impl<'a> Slot<'a> {
     }
 
     /// Whether a job, and all that it would be together with here, would be over before the one that this is kept
-    /// for can have it, even if each keeps no more of its speed than it must. Of jobs that it hardly slows down nothing is asked.
+    /// for can have it, even if each keeps no more of its speed than it must. Of jobs that it hardly slows down nothing is asked where
+    /// the last of them has to end first, anyway.
     fn is_over_in_time(&self, want: &Want) -> bool {
         let Some(takes) = want.takes.filter(|_| self.is_lent()) else { return false };
         if self.idle {
@@ -394,8 +410,9 @@ impl<'a> Slot<'a> {
         }
         let rule = self.state.options().policy.progress;
         let Some((rule, beside)) = rule.zip(self.beside.as_ref()) else { return false };
-        takes.at_speed(rule.with(want.floor).dip()) <= self.lent_for
-            && (beside.idle_at_least_speed_in(rule) <= self.lent_for || self.hardly_slows_down(want))
+        let own = takes.at_speed(rule.with(want.floor).dip());
+        own.max(beside.idle_at_least_speed_in(rule)) <= self.lent_for
+            || (own <= self.lent_beside && self.hardly_slows_down(want))
     }
 
     /// Whether all jobs here are predicted to keep most of the speed that they have.
