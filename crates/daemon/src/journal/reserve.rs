@@ -143,7 +143,7 @@ pub(super) fn free_on(dir: &Path) -> Option<u64> {
 /// Whether the disk of a directory is full. It is tried, with a file that has no name: of what a file system counts as free,
 /// some is kept for itself.
 pub(super) fn is_full(dir: &Path) -> bool {
-    let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let tried = openat(CWD, dir, flags, Mode::RUSR | Mode::WUSR)
         .and_then(|file| fallocate(&file, FallocateFlags::empty(), 0, FULL));
     match tried {
