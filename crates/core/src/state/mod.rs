@@ -106,6 +106,9 @@ pub struct State {
     /// When MPS could last not be had, by its server.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     mps_failed: BTreeMap<u32, Millis>,
+    /// What is applied was decided before: [`Self::replay`].
+    #[serde(skip)]
+    replays: bool,
 }
 
 impl State {
@@ -309,6 +312,18 @@ impl State {
             Err(_) => self.now = before,
         }
         result.map(|()| applied)
+    }
+
+    /// The same of an input that a journal holds. What was launched runs, perhaps by the rules of an earlier version: it is there, whether
+    /// or not these would have found room for it.
+    ///
+    /// # Errors
+    /// As [`Self::apply`].
+    pub fn replay(&mut self, at: Millis, input: &Input) -> Result<Applied, Rejected> {
+        self.replays = true;
+        let result = self.apply(at, input);
+        self.replays = false;
+        result
     }
 
     fn dispatch(&mut self, at: Millis, input: &Input, applied: &mut Applied) -> Result<(), Rejected> {

@@ -298,7 +298,8 @@ impl State {
         };
         let distinct = gpus.iter().collect::<std::collections::BTreeSet<_>>().len() == gpus.len();
         let ending = job.ending().is_some();
-        if ending || !distinct || gpus.len() != tenants.len() || !gpus.iter().zip(&tenants).all(room) {
+        let fits = self.replays || gpus.iter().zip(&tenants).all(room);
+        if ending || !distinct || gpus.len() != tenants.len() || !fits {
             return Err(wrong(job, "this was planned for another state; plan again"));
         }
         self.charge_around(gpus);

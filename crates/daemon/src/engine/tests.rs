@@ -573,6 +573,32 @@ fn each_end_of_a_script_is_news_to_its_jobs_in_the_queue() {
     }
 }
 
+/// What an earlier version found room for runs, also where this one would not have launched it.
+#[test]
+fn what_a_journal_says_was_launched_is_there() {
+    let mut machine = Machine::new();
+    // 17 times 8 GiB of 140.
+    let held: Vec<JobId> = (0..17).map(|_| machine.runs(0, MiB::gib(4))).collect();
+    let mut state = machine.engine.state.clone();
+    let job = state.next_id();
+    let new = |job| NewJob { id: job, ..state.job(held[0]).unwrap().spec.clone() };
+    let submitted = Input::Submitted(Box::new(new(job)));
+    let now = state.now();
+    state.apply(now, &submitted).unwrap();
+    let placement = state.job(held[0]).unwrap().placement().unwrap().clone();
+    let launch = Input::Decided(Box::new(Action::Launch { job, placement }));
+    assert!(state.clone().apply(now, &launch).is_err());
+    state.replay(now, &launch).unwrap();
+    assert_eq!(state.gpu(GpuId(0)).unwrap().tenants.len(), 18);
+    // Of what comes now room is asked.
+    let next = state.next_id();
+    let submitted = Input::Submitted(Box::new(NewJob { id: next, ..state.job(job).unwrap().spec.clone() }));
+    state.apply(now, &submitted).unwrap();
+    let placement = state.job(job).unwrap().placement().unwrap().clone();
+    let launch = Input::Decided(Box::new(Action::Launch { job: next, placement }));
+    assert!(state.apply(now, &launch).is_err());
+}
+
 /// Of what takes the same, byte for byte, other users hear how long it took, and nothing of its memory.
 #[test]
 fn an_end_is_news_to_the_same_command_of_another_user() {

@@ -210,7 +210,7 @@ pub(super) fn replay(db: &Connection, last: i64) -> Result<(State, u64), Journal
         }
         let fail = |why: String| JournalError::Entry { seq, why };
         let input: Input = serde_json::from_str(&body).map_err(|e| fail(e.to_string()))?;
-        state.apply(at, &input).map_err(|e| fail(e.to_string()))?;
+        state.replay(at, &input).map_err(|e| fail(e.to_string()))?;
         expected += 1;
     }
     if expected <= last {

@@ -393,7 +393,7 @@ impl Salvage {
             while let Some((at, body)) = self.inputs.get(&(end + 1)) {
                 let Ok(input) = serde_json::from_str::<Input>(body) else { break };
                 // An input that is refused changes nothing.
-                if state.apply(Millis(*at), &input).is_err() {
+                if state.replay(Millis(*at), &input).is_err() {
                     break;
                 }
                 end += 1;
