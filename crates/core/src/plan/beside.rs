@@ -186,6 +186,19 @@ impl<'a> Beside<'a> {
         neighbour.pace.or(alone.then_some(Fraction::ONE))
     }
 
+    /// The same among these alone, of whom it is one; `None`: that is not predicted.
+    pub(super) fn pace_among(&self, neighbour: &Neighbour, stay: &Company) -> Option<Fraction> {
+        if stay.classes.len() == self.neighbours.len() {
+            return self.pace_now(neighbour);
+        }
+        let others = stay.without([neighbour.class]);
+        if others.classes.is_empty() {
+            return Some(Fraction::ONE);
+        }
+        let outlook = self.state.outlook(&others, neighbour.class).filter(|outlook| outlook.has_paces());
+        outlook.map(|outlook| outlook.joins.expected)
+    }
+
     /// How far a job is; `None`: this plan has placed it.
     pub(super) fn course(&self, neighbour: &Neighbour) -> Option<Course> {
         *neighbour.course.get_or_init(|| Some(self.state.course(self.state.job(neighbour.job)?)))

@@ -48,28 +48,30 @@ impl Course {
     }
 
     /// Speed over its whole run, over its speed alone, with a newcomer that works `from` some time on: until then it goes on at the pace
-    /// that it has `now`, beside the newcomer at the `joint` one, and as now again once that one has stayed for its time. `None`: it is
-    /// there until this one ends.
+    /// that it has `now`, and at the `joint` one beside the newcomer. `stays`: how long that is there and the pace afterwards; `None`:
+    /// until this one ends.
     pub(crate) fn whole_run(
         self,
         now: Fraction,
         from: Millis,
         joint: Fraction,
-        stays: Option<Millis>,
+        stays: Option<(Millis, Fraction)>,
     ) -> Fraction {
         let (start, work) = self.rest();
         let (start, mut work) = (u128::from(start.0), u128::from(work.0));
         let one = u128::from(Fraction::ONE.0);
         let alone = u128::from(self.done.0) + start + work;
         let mut took = u128::from(self.on.0) + start;
-        let (now, joint) = (u128::from(now.0.max(1)), u128::from(joint.0.max(1)));
-        let stays = stays.map_or(u128::MAX / one, |stays| u128::from(stays.0));
+        let [now, joint] = [now, joint].map(|pace| u128::from(pace.0.max(1)));
+        let (stays, after) = stays.map_or((u128::MAX / one, one), |(stays, after)| {
+            (u128::from(stays.0), u128::from(after.0.max(1)))
+        });
         for (pace, time) in [(now, u128::from(from.0).saturating_sub(start)), (joint, stays)] {
             let done = (time * pace / one).min(work);
             took += done * one / pace;
             work -= done;
         }
-        took += work * one / now;
+        took += work * one / after;
         Fraction(u32::try_from(alone * one / took.max(1)).unwrap_or(u32::MAX))
     }
 }
@@ -160,10 +162,10 @@ mod tests {
     }
 
     #[test]
-    fn once_a_neighbour_is_over_it_goes_on_as_now() {
+    fn once_a_neighbour_is_over_it_goes_on_as_before() {
         let (one, half) = (Fraction::ONE, Fraction::percent(50));
         let with = |course: Course, from, stays| {
-            course.whole_run(one, Millis::secs(from), half, Some(Millis::secs(stays))).0
+            course.whole_run(one, Millis::secs(from), half, Some((Millis::secs(stays), one))).0
         };
         // 20 s at half of its speed cost 10, whenever they come; no more than what is left is slowed down.
         assert_eq!([0, 50].map(|from| with(course(0, 0, 100), from, 20)), [9090, 9090]);
@@ -171,6 +173,11 @@ mod tests {
         assert_eq!(with(course(0, 0, 100), 100, 20), 10_000);
         // One short neighbour after the other: what they cost so far counts.
         assert_eq!(with(course(200, 100, 100), 0, 20), 6451);
+        // One that slows it down now leaves, too.
+        let after = |pace| {
+            course(100, 100, 100).whole_run(half, Millis::secs(10), half, Some((Millis::secs(10), pace)))
+        };
+        assert_eq!([one, half].map(|pace| after(pace).0), [9523, 6666]);
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use super::Slot;
 use crate::explain::{Narrowed, Refusal};
 use crate::model::JobId;
-use crate::plan::beside::Beside;
+use crate::plan::beside::{Beside, Neighbour};
 use crate::plan::want::Want;
 use crate::policy::{Order, Progress};
 use crate::progress::{Outlook, Pace, least_progress, slowdown};
@@ -244,8 +244,10 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, want: &Want, rule: Progre
         return Some(Objection::Floor { job: neighbour.job, expected, floor: rule.dip() });
     }
     let stays = want.takes.map(|takes| takes.since(start.takes).at_speed(outlook.joins.expected));
+    let after = |neighbour: &Neighbour, now| beside.pace_among(neighbour, &outlook.there).unwrap_or(now);
     there().find_map(|(neighbour, pace, rule)| {
         let now = beside.pace_now(neighbour).unwrap_or(pace.expected);
+        let stays = stays.map(|stays| (stays, after(neighbour, now)));
         let over_run = |course: Course| course.whole_run(now, start.takes, pace.expected, stays);
         let (whole, least) = (beside.course(neighbour).map_or(pace.expected, over_run), rule.whole_run());
         (whole < least).then_some(Objection::WholeRun { job: neighbour.job, whole, least })
