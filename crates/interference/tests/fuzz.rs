@@ -111,7 +111,7 @@ fn printed_progress() {
                 assert!(rate.rate.per_s.is_finite() && rate.rate.per_s > 0.0, "{rate:?}");
             }
         }
-        if let Some(done) = tally.done(&[(3.0, 9.0), (20.0, 1e9)]) {
+        if let Some(done) = tally.done(&[(3.0, 9.0), (20.0, 1e9)], Some(5.0)) {
             assert!((0.0..=1.0).contains(&done.share), "{done:?}");
             assert!(done.left_s(1e9).is_none_or(|left| left.is_finite() && left >= 0.0), "{done:?}");
         }

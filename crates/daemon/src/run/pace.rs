@@ -213,9 +213,16 @@ impl Paces {
             let absences = halt.map(|halt| halt.absences_until(now)).unwrap_or_default();
             absences.iter().map(|off| (seconds(off.from), seconds(off.until))).collect::<Vec<_>>()
         };
+        let changed_s = |job: JobId| {
+            let gpus = state.job(job).and_then(Job::placement).into_iter().flat_map(|placed| &placed.gpus);
+            gpus.filter_map(|gpu| state.gpu(*gpu)?.changed).max().map(seconds)
+        };
         let paced = self.lock();
         let heard = paced.values().filter(|paced| paced.heard.elapsed() <= SILENCE);
-        let done = |paced: &Paced| paced.tally.done(&still(paced.job)).filter(|d| !d.is_past(seconds(now)));
+        let done = |paced: &Paced| {
+            let done = paced.tally.done(&still(paced.job), changed_s(paced.job));
+            done.filter(|d| !d.is_past(seconds(now)))
+        };
         heard.filter_map(|paced| Some((paced.job, done(paced)?))).collect()
     }
 

@@ -4,13 +4,16 @@ use super::{Kind, Mark, RateSource, Stream, Tally};
 
 /// Marks from which a pace can be told.
 const PACED: usize = 3;
+/// Seconds of them after neighbours came or went, from which the new pace can.
+const ANEW_S: f64 = 5.0;
 
 /// How far a task is by its own count.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Done {
     /// Share of all its work that is done, 0 to 1.
     pub share: f64,
-    /// Share that it does in a second, over the later half of the time in which it counted; `None`: not known yet.
+    /// Share that it does in a second, over the later half of the time in which it counted, or since its neighbours changed; `None`: not
+    /// known yet.
     pub per_s: Option<f64>,
     /// When the count last rose, seconds on the caller's clock; later by the time that the task has stood still since.
     pub at_s: f64,
@@ -39,9 +42,10 @@ impl Tally {
     /// it gives no total, or does not say of what.
     ///
     /// `still`: times in which the task was made to stand still, from and to on the caller's clock, in order and apart. They say
-    /// nothing of its pace.
+    /// nothing of its pace. `changed_s`: when those beside it last came or went: what it counted before went at another one.
     #[must_use]
-    pub fn done(&self, still: &[(f64, f64)]) -> Option<Done> {
+    pub fn done(&self, still: &[(f64, f64)], changed_s: Option<f64>) -> Option<Done> {
+        let times = Times { still, changed_s };
         [RateSource::Heartbeat, RateSource::Printed].into_iter().find_map(|source| {
             let all = || self.streams.iter().filter(|s| s.source == source && s.kind == Kind::Work);
             let whole: Vec<Whole<'_>> = all().filter_map(Whole::of).collect();
@@ -57,24 +61,32 @@ impl Tally {
                 let finished =
                     || whole.iter().filter(single).filter(|w| w.last.at_s >= newest).max_by(latest);
                 let main = open.max_by(first).or_else(finished)?;
-                return Some(main.done(main.count / main.total, 1.0 / main.total, still));
+                return Some(main.done(main.count / main.total, 1.0 / main.total, &times));
             };
             let inner = whole.iter().filter(|w| !w.is_epochs()).max_by(latest);
             // An epoch that is named has begun; that it is over shows by the next.
             let over = (epochs.count - 1.0).max(0.0);
             Some(match inner {
                 Some(inner) if inner.is_of_all(epochs) => {
-                    inner.done(inner.count / inner.total, 1.0 / inner.total, still)
+                    inner.done(inner.count / inner.total, 1.0 / inner.total, &times)
                 }
                 Some(inner) => inner.done(
                     (over + inner.count / inner.total) / epochs.total,
                     1.0 / (inner.total * epochs.total),
-                    still,
+                    &times,
                 ),
-                None => epochs.done(over / epochs.total, 1.0 / epochs.total, still),
+                None => epochs.done(over / epochs.total, 1.0 / epochs.total, &times),
             })
         })
     }
+}
+
+/// What is known of the time in which a task counted.
+struct Times<'a> {
+    /// In these times it was made to stand still.
+    still: &'a [(f64, f64)],
+    /// When those beside it last came or went.
+    changed_s: Option<f64>,
 }
 
 /// A stream that says how many there are to be.
@@ -116,11 +128,18 @@ impl<'a> Whole<'a> {
     }
 
     /// `unit`: the share of all work that one count is.
-    fn done(&self, share: f64, unit: f64, still: &[(f64, f64)]) -> Done {
-        let marks = &self.stream.marks;
+    fn done(&self, share: f64, unit: f64, times: &Times<'_>) -> Done {
+        let (marks, still) = (&self.stream.marks, times.still);
         let ran = |from: f64, to: f64| to - from - overlap(still, from, to);
         let half = ran(self.first.at_s, self.last.at_s) / 2.0;
         let from = marks.iter().rposition(|mark| ran(self.first.at_s, mark.at_s) <= half).unwrap_or(0);
+        let since =
+            times.changed_s.and_then(|changed_s| marks.iter().position(|mark| mark.at_s >= changed_s));
+        let is_enough = |since: &usize| {
+            let begun = marks.get(*since).map(|mark| ran(mark.at_s, self.last.at_s));
+            marks.len() - since >= PACED && begun.is_some_and(|told_s| told_s >= ANEW_S)
+        };
+        let from = since.filter(is_enough).map_or(from, |since| since.max(from));
         let later = || marks.range(from..).zip(marks.range(from + 1..));
         // A step in which it was made to stand still took longer than just that: to be stopped, and to go on.
         let undisturbed = later().filter(|(a, b)| overlap(still, a.at_s, b.at_s) == 0.0);
@@ -156,7 +175,7 @@ mod tests {
             printed.feed(now, format!("{line}\n").as_bytes(), &mut reports);
             reports.iter().for_each(|report| tally.printed(report));
         }
-        let told = tally.done(&[])?;
+        let told = tally.done(&[], None)?;
         let left = told.left_s(now).map(|left| (left * 10.0).round() / 10.0);
         Some(((told.share * 1000.0).round() / 1000.0, left))
     }
@@ -193,6 +212,25 @@ mod tests {
     }
 
     #[test]
+    fn it_goes_by_what_it_counted_since_its_neighbours_changed() {
+        let mut tally = Tally::new();
+        // 1 in two seconds until a neighbour leaves at 100 s, then 1 a second.
+        let slow = (0..=50_u32).map(|i| (f64::from(i) * 2.0, i));
+        let fast = (1..=10_u32).map(|i| (100.0 + f64::from(i), 50 + i));
+        for (at_s, count) in slow.chain(fast) {
+            tally.printed(&Report { at_s, said: said(f64::from(count), 100.0) });
+        }
+        let left = |changed_s| tally.done(&[], changed_s).unwrap().left_s(110.0).map(f64::round);
+        assert_eq!(
+            [left(Some(100.0)), left(Some(104.0)), left(Some(0.0))],
+            [Some(40.0), Some(40.0), left(None)]
+        );
+        assert!(left(None) > Some(60.0));
+        // Too little is told since then.
+        assert_eq!(left(Some(106.0)), left(None));
+    }
+
+    #[test]
     fn it_stands_still_and_goes_on() {
         let mut tally = Tally::new();
         let mut step = |at_s: f64, count: f64| {
@@ -201,7 +239,7 @@ mod tests {
         };
         (0..=20).for_each(|i| drop(step(f64::from(i), f64::from(i))));
         let left = |tally: &Tally, still: &[(f64, f64)], now_s: f64| {
-            tally.done(still).unwrap().left_s(now_s).map(f64::round)
+            tally.done(still, None).unwrap().left_s(now_s).map(f64::round)
         };
         // It is told to stop in the middle of a step, and has left two seconds later: what is left stays as it is.
         let tally = step(20.0, 20.0);
@@ -283,7 +321,7 @@ mod tests {
             tally.beat(at, "", &Beat::Count(said(at, 90.0)));
             tally.printed(&Report { at_s: at, said: said(at, 10.0) });
         }
-        let told = tally.done(&[]).unwrap();
+        let told = tally.done(&[], None).unwrap();
         assert_eq!((told.share, told.left_s(9.0)), (0.1, Some(81.0)));
         assert_eq!(Done { per_s: Some(0.0), ..told }.left_s(9.0), None);
         // It goes on after it has counted all that there is: saving what it made, or serving it.
