@@ -15,12 +15,11 @@ import os
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 
 from first_run import TRAIN, Carma, story, wait_for
-from suspend import order, record
+from suspend import order, record, submitted
 
 # Steps a second alone on an H200, about: only virtual tasks go by them.
 LONG_RATE, SHORT_RATE = 11.4, 32
@@ -57,11 +56,7 @@ class Job:
         if carma.options.virtual:
             command = [carma.options.carma, "virtual-task", f"--memory={MEMORY_GIB}G", "--sm=.95", "--gract=.98", "--dram=.2"]
             command += [f"--work={work:.0f}s", "--startup=3s"]
-        words = [carma.options.carma, "--socket", carma.socket, "submit", "--parsable", "--name", name, "--", *command]
-        answer = subprocess.run(words, capture_output=True, text=True)
-        if answer.returncode != 0:
-            raise RuntimeError(f"carma submit {name}: {answer.stderr.strip()}")
-        self.id = int(answer.stdout)
+        self.id = submitted(carma, name, ["submit", "--parsable", "--name", name, "--", *command])
 
     def show(self):
         return self.carma.show(self.id)["job"]

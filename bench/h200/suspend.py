@@ -23,6 +23,14 @@ TOOK = re.compile(r"job (\d+) (is suspended|runs again): Took \{ lock_ms: (\d+),
 PATIENCE_S = 120
 
 
+def submitted(carma, name, command):
+    """The number of the job that `carma submit --parsable ...` makes."""
+    answer = subprocess.run([carma.options.carma, "--socket", carma.socket, *command], capture_output=True, text=True)
+    if answer.returncode != 0:
+        raise RuntimeError(f"carma submit {name}: {answer.stderr.strip()}")
+    return int(answer.stdout)
+
+
 class Training:
     """A job of losses.py, or a virtual task in its place."""
 
@@ -36,10 +44,7 @@ class Training:
         else:
             command += [sys.executable, LOSSES, "--steps", str(steps), "--out", self.out]
             command += ["--hold", str(hold), "--processes", str(processes), "--across", str(across)]
-        answer = subprocess.run([carma.options.carma, "--socket", carma.socket, *command], capture_output=True, text=True)
-        if answer.returncode != 0:
-            raise RuntimeError(f"carma submit {name}: {answer.stderr.strip()}")
-        self.id = int(answer.stdout)
+        self.id = submitted(carma, name, command)
 
     def show(self):
         return self.carma.show(self.id)["job"]

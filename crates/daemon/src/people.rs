@@ -197,11 +197,11 @@ impl People {
         let of_users = self.limits.user.keys().filter(|name| matches!(has_user(name), Ok(false)));
         let of_groups = self.limits.group.keys();
         let of_groups = of_groups.filter(|group| matches!(self.database.group(group), Ok(None)));
-        let nobody = |kind: &str, name: &String| {
+        let unknown = |kind: &str, name: &String| {
             format!("limits.{kind}.{name}: there is no {kind} {name}, so these limits are nobody's")
         };
-        let of_users = of_users.map(|name| nobody("user", name));
-        of_users.chain(of_groups.map(|name| nobody("group", name))).collect()
+        let of_users = of_users.map(|name| unknown("user", name));
+        of_users.chain(of_groups.map(|name| unknown("group", name))).collect()
     }
 
     /// What was found out of a user a moment ago; never blocks.

@@ -217,7 +217,7 @@ impl<'a> Beside<'a> {
         self.longest(|_, course| course.likely_left())
     }
 
-    /// The job that is there and takes longest from now on, alone and as expected, and how long. `None`: nobody is, or this plan has placed one.
+    /// The job that takes longest from now on, alone and as expected, and how long. `None`: there is no job, or this plan has placed one.
     pub(super) fn last_to_end(&self) -> Option<(JobId, Millis)> {
         let left = |neighbour: &Neighbour| Some((self.course(neighbour)?.left, neighbour.job));
         let all: Option<Vec<(Millis, JobId)>> = self.neighbours.iter().map(left).collect();

@@ -65,7 +65,7 @@ pub(super) struct Index {
     pub(super) judging: BTreeSet<JobId>,
     /// Jobs with a suspension under way.
     pub(super) halted: BTreeSet<JobId>,
-    /// What each user's jobs take and wait for. Nobody is in it with nothing.
+    /// What each user's jobs take and wait for. Users without jobs are not in it.
     pub(super) usage: BTreeMap<u32, Usage>,
     /// GPUs by index.
     pub(super) order: Vec<GpuId>,
@@ -73,7 +73,7 @@ pub(super) struct Index {
     sizes: Vec<MiB>,
     /// The same without MIG instances.
     whole_sizes: Vec<MiB>,
-    /// GPUs that nobody is on, by index.
+    /// Idle GPUs, by index.
     pub(super) idle: BTreeSet<(u32, GpuId)>,
     /// The latest fatal fault under MPS on any GPU.
     pub(super) latest_fault: Option<Millis>,

@@ -538,7 +538,7 @@ pub(super) fn cooldown(gpu: &Gpu, want: &Want, options: &Options, now: Millis) -
 pub(super) fn closed(gpu: &Gpu, options: &Options, now: Millis) -> Option<Refusal> {
     let why = unusable(gpu, options, now);
     match &gpu.drained_by {
-        // It is out of use until somebody says otherwise, whatever its next reading.
+        // It stays out of use until it is resumed, whatever its next reading.
         Some(by) if matches!(why, None | Some(Refusal::Stale { age: Some(_) })) => {
             Some(Refusal::Drained { by: by.clone() })
         }
