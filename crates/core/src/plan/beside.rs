@@ -217,11 +217,12 @@ impl<'a> Beside<'a> {
         self.longest(|_, course| course.likely_left())
     }
 
-    /// The job that takes longest from now on, alone and as expected, and how long. `None`: there is no job, or this plan has placed one.
-    pub(super) fn last_to_end(&self) -> Option<(JobId, Millis)> {
-        let left = |neighbour: &Neighbour| Some((self.course(neighbour)?.left, neighbour.job));
-        let all: Option<Vec<(Millis, JobId)>> = self.neighbours.iter().map(left).collect();
-        all?.into_iter().max().map(|(left, job)| (job, left))
+    /// The jobs in the order of their ends, alone and as expected, each with the time until then. `None`: this plan has placed one.
+    pub(super) fn ends(&self) -> Option<Vec<(Millis, JobId)>> {
+        let left = |neighbour: &Neighbour| Some((self.course(neighbour)?.left_as_expected(), neighbour.job));
+        let mut ends: Vec<_> = self.neighbours.iter().map(left).collect::<Option<_>>()?;
+        ends.sort_unstable();
+        Some(ends)
     }
 
     fn longest(&self, of: impl Fn(&Neighbour, Course) -> Millis) -> Millis {

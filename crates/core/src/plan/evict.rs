@@ -50,7 +50,9 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
             continue;
         };
         let Phase::Running { placement: evicted, .. } = &latest.phase else { continue };
-        if promised.is_none() && loses_more_than_is_won(state, latest, job) {
+        if promised.is_none()
+            && (is_nearly_over(state, latest, job) || loses_more_than_is_won(state, latest, job))
+        {
             continue;
         }
         let apart = match promised {
@@ -64,6 +66,11 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
         touched.extend(placement.gpus.iter().chain(&evicted.gpus));
         plan.actions.extend(take_off(state, latest, cause));
     }
+}
+
+/// Whether a job that slows another down stays but briefly beside it.
+fn is_nearly_over(state: &State, latest: &Job, slow: &Job) -> bool {
+    latest.spec.id != slow.spec.id && state.course(slow).outlasts(state.ends_in(latest))
 }
 
 /// Whether a job would have to do more again than the time is for which it and another go on side by side: then that other one

@@ -195,6 +195,9 @@ pub struct NewJob {
 /// What a job of which nothing is known is taken to run, seconds.
 const USUAL_RUN_S: u64 = 3600;
 
+/// What it is taken to run at most where that is asked. What was tried: docs/research/tried.md.
+pub(crate) const MOST_UNKNOWN_S: u64 = 4 * USUAL_RUN_S;
+
 impl NewJob {
     /// How long it is taken to run alone, seconds, at least one: what earlier runs say, else its time limit, else an hour.
     #[must_use]

@@ -34,6 +34,17 @@ impl Course {
         self.left.max(self.least).max(Millis(1))
     }
 
+    /// The same, if it takes no longer than expected; of one that has taken longer, as it is likely.
+    pub(crate) fn left_as_expected(self) -> Millis {
+        if self.left.is_zero() { self.likely_left() } else { self.left }
+    }
+
+    /// Whether a job that stays so long beside this one is over so soon, in a fiftieth of what this one has left, that it may slow it down
+    /// as much as it does. What it costs over the whole run counts all the same.
+    pub(crate) fn outlasts(self, stays: Millis) -> bool {
+        stays.0 <= self.likely_left().0 / 50
+    }
+
     /// Start-up and work that are left, alone.
     fn rest(self) -> (Millis, Millis) {
         let left = self.likely_left();

@@ -281,9 +281,13 @@ impl<'a> CoreScheduler<'a> {
     /// searched for.
     fn plan(&mut self, now: Millis) -> Plan {
         let plan = if self.changed || self.due.is_some_and(|due| due <= now) {
+            // What running jobs have done until now counts.
+            self.apply(now, &Input::Tick);
             let told_all = self.predict(now);
             let plan = plan_in(&self.state, now, Detail::Actions);
-            (self.changed, self.due) = (!told_all, plan.wake);
+            let waits = self.outlooks.is_some() && !self.state.queue().is_empty();
+            let again = waits.then_some(now + LOOKS_AGAIN);
+            (self.changed, self.due) = (!told_all, [plan.wake, again].into_iter().flatten().min());
             plan
         } else {
             ends(&self.state, now)
@@ -399,6 +403,10 @@ fn profile(task: &CatalogueTask) -> Profile {
 
 /// How often the core may ask on at one instant; the daemon's asks on with each of its turns.
 const ROUNDS: usize = 4;
+
+/// While jobs wait their places are looked for this often, also where nothing happens: what running jobs have left is an estimate that
+/// moves with time, and the daemon looks all the time.
+const LOOKS_AGAIN: Millis = Millis::secs(60);
 
 /// Number of SIGTERM.
 const TERMINATED: i32 = 15;

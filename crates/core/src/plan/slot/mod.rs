@@ -14,6 +14,7 @@ use crate::policy::{GateVerdict, Options, Pack};
 use crate::progress::{Outlook, Pace, Predicted};
 use crate::reading::Health;
 use crate::slowdown::{limit, limited_tenant, was_parted};
+use crate::spec::MOST_UNKNOWN_S;
 use crate::state::{Server, Startup, State};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
@@ -385,15 +386,22 @@ impl<'a> Slot<'a> {
         self.lent_beside = self.waits_at_least(kept_for);
     }
 
-    /// How long a job waits at least for the last job here to end, as expected; zero where it may have room beside that one.
+    /// How long a job waits at least until enough of the jobs here have ended for it, each alone and as expected; zero where it has room,
+    /// and where this plan has placed one of them.
     fn waits_at_least(&self, want: &Want) -> Millis {
-        let Some((beside, free)) = self.beside.as_ref().zip(self.free) else { return Millis::ZERO };
-        let Some((last, left)) = beside.last_to_end() else { return Millis::ZERO };
-        let memory = self.gpu.info.memory;
-        let others = self.gpu.tenants.iter().filter(|tenant| tenant.job != last);
-        let beside_last = free + others.map(|tenant| tenant.takes(memory)).sum();
-        let has_room = self.need_of(want).is_none_or(|need| need <= beside_last);
-        if has_room && !want.idle_only { Millis::ZERO } else { left }
+        let Some((ends, mut free)) = self.beside.as_ref().and_then(Beside::ends).zip(self.free) else {
+            return Millis::ZERO;
+        };
+        let need = self.need_of(want);
+        let mut waits = Millis::ZERO;
+        for (left, job) in ends {
+            if !want.idle_only && need.is_none_or(|need| need <= free) {
+                break;
+            }
+            free += self.gpu.tenant(job).map(|tenant| tenant.takes(self.gpu.info.memory)).unwrap_or_default();
+            waits = left;
+        }
+        waits
     }
 
     pub(super) fn is_lent(&self) -> bool {
@@ -402,9 +410,13 @@ impl<'a> Slot<'a> {
 
     /// Whether a job, and all that it would be together with here, would be over before the one that this is kept
     /// for can have it, even if each keeps no more of its speed than it must. Of jobs that it hardly slows down nothing is asked where
-    /// the last of them has to end first, anyway.
+    /// that one waits for their ends, anyway.
     fn is_over_in_time(&self, want: &Want) -> bool {
-        let Some(takes) = want.takes.filter(|_| self.is_lent()) else { return false };
+        if !self.is_lent() {
+            return false;
+        }
+        // Unless a job may run of which nothing is known, nothing is ever known of it.
+        let takes = want.takes.unwrap_or(Millis::secs(MOST_UNKNOWN_S));
         if self.idle {
             return takes <= self.lent_for;
         }
@@ -412,15 +424,18 @@ impl<'a> Slot<'a> {
         let Some((rule, beside)) = rule.zip(self.beside.as_ref()) else { return false };
         let own = takes.at_speed(rule.with(want.floor).dip());
         own.max(beside.idle_at_least_speed_in(rule)) <= self.lent_for
-            || (own <= self.lent_beside && self.hardly_slows_down(want))
+            || (own <= self.lent_beside && self.hardly_slows_down(want, own))
     }
 
-    /// Whether all jobs here are predicted to keep most of the speed that they have.
-    fn hardly_slows_down(&self, want: &Want) -> bool {
+    /// Whether all jobs here are predicted to keep most of the speed that they have beside a job that stays so long, or lose little of the
+    /// time for which the one that this is kept for waits.
+    fn hardly_slows_down(&self, want: &Want, stays: Millis) -> bool {
+        let may_lose = Millis(stays.0 / 20).max(Millis(self.lent_beside.0 / 100));
         self.outlook_now(want).is_some_and(|(beside, outlook)| {
             let keeps = |(neighbour, pace): (&Neighbour, Pace)| {
                 let now = beside.pace_now(neighbour).unwrap_or(Fraction::ONE);
-                pace.expected >= Fraction(now.0 / 20 * 19)
+                let loses = u128::from(now.0.saturating_sub(pace.expected.0)) * u128::from(stays.0);
+                loses <= u128::from(now.0) * u128::from(may_lose.0)
             };
             outlook.has_paces() && beside.paces(outlook).all(keeps)
         })

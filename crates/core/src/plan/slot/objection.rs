@@ -225,8 +225,8 @@ fn below(rule: Progress, outlook: &Outlook, start: Startup) -> Option<Fraction> 
     over_run.or_else(|| (outlook.joins.expected < rule.dip()).then_some(rule.dip()))
 }
 
-/// What a newcomer would do to the jobs that are there, if that is too much: at any time, or over a whole run. A job that is over before
-/// it works is not slowed down by it, and one that goes on when it is over only until then.
+/// What a newcomer would do to the jobs that are there, if that is too much: at any time unless its stay is brief, or over a whole run. A
+/// job that is over before it works is not slowed down by it, and one that goes on when it is over only until then.
 fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, want: &Want, rule: Progress) -> Option<Objection> {
     let start = want.start;
     // At what it is to keep over its whole run a job gets no slower, whatever it has kept so far.
@@ -239,11 +239,14 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, want: &Want, rule: Progre
         let slow = asked.filter(|(_, pace, rule)| pace.expected < rule.whole_run());
         slow.filter(|(neighbour, ..)| !beside.is_over_before(neighbour, start))
     };
-    let below = there().filter(|(_, pace, rule)| pace.expected < rule.dip());
+    let stays = want.takes.map(|takes| takes.since(start.takes).at_speed(outlook.joins.expected));
+    let is_brief = |neighbour: &Neighbour| {
+        stays.zip(beside.course(neighbour)).is_some_and(|(stays, course)| course.outlasts(stays))
+    };
+    let below = there().filter(|(neighbour, pace, rule)| pace.expected < rule.dip() && !is_brief(neighbour));
     if let Some((neighbour, Pace { expected, .. }, rule)) = below.min_by_key(|(_, pace, _)| pace.expected) {
         return Some(Objection::Floor { job: neighbour.job, expected, floor: rule.dip() });
     }
-    let stays = want.takes.map(|takes| takes.since(start.takes).at_speed(outlook.joins.expected));
     let after = |neighbour: &Neighbour, now| beside.pace_among(neighbour, &outlook.there).unwrap_or(now);
     there().find_map(|(neighbour, pace, rule)| {
         let now = beside.pace_now(neighbour).unwrap_or(pace.expected);
