@@ -8,6 +8,8 @@ use carma_api::parse;
 use carma_api::wire::SubmitRequest;
 use carma_core::model::{Forecasts, JobId, NewJob, Request, SharingMode, User};
 use carma_core::units::{Fraction, MiB, Millis};
+use carma_memory::command::Command;
+use std::collections::BTreeMap;
 use std::io;
 
 /// Longest path that the kernel takes, bytes (`PATH_MAX`, its end not counted).
@@ -241,13 +243,17 @@ fn check_sharing(request: &SubmitRequest) -> Result<(), String> {
     }
 }
 
+/// What a job is called that was given no name: its script, else its program. Many a user's jobs are all `python`.
+fn name_of(command: &[String]) -> String {
+    let none = BTreeMap::new();
+    let of = Command::new(command, &none);
+    let path = of.file().or(command.first().map(String::as_str)).unwrap_or_default();
+    path.rsplit('/').next().unwrap_or(path).to_owned()
+}
+
 /// The job of a submission, of which nothing is forecast yet.
 pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, gist: &Gist) -> NewJob {
-    let program = || {
-        let path = request.command.first().map(String::as_str).unwrap_or_default();
-        path.rsplit('/').next().unwrap_or(path).to_owned()
-    };
-    let name: String = request.name.clone().unwrap_or_else(program);
+    let name: String = request.name.clone().unwrap_or_else(|| name_of(&request.command));
     let mut name: String = name.chars().map(|c| if moves_text(c) { ' ' } else { c }).collect();
     // It is in every snapshot and listing.
     name.truncate(name.floor_char_boundary(LONGEST_NAME));
@@ -298,6 +304,22 @@ mod tests {
         let request = SubmitRequest { name: Some("me\u{200b}me\u{feff}\u{202e}".into()), ..request };
         let user = User { uid: 7, name: "u".into(), operator: false };
         assert_eq!(&*new_job(JobId(1), &request, user, &Gist::of(&request, 7)).name, "me me  ");
+    }
+
+    #[test]
+    fn a_job_is_called_by_its_script() {
+        let called = |line: &str| name_of(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        for (line, name) in [
+            ("python3 -u /home/u/train.py --lr .1", "train.py"),
+            ("torchrun --nproc-per-node 2 train.py", "train.py"),
+            ("bash run.sh", "run.sh"),
+            ("./bin/train --x", "train"),
+            ("/usr/bin/sleep 5", "sleep"),
+            ("sh -c true", "sh"),
+            ("python3 -c pass", "python3"),
+        ] {
+            assert_eq!(called(line), name, "{line}");
+        }
     }
 
     #[test]

@@ -212,7 +212,7 @@ fn nvml(is_virtual: bool) -> (Finding, bool) {
         Ok(mut probe) => {
             let readings = probe.tick(Millis::ZERO).gpus;
             let gpus: Vec<String> =
-                probe.inventory().iter().map(|g| format!("{} {}", g.index, g.name)).collect();
+                probe.inventory().iter().map(|g| format!("GPU {} {}", g.index, g.name)).collect();
             let text = format!("NVIDIA driver {}: {}", probe.driver_version(), gpus.join(", "));
             let silent = without_processes(probe.inventory(), &readings);
             let finding = if !silent.is_empty() {

@@ -155,6 +155,7 @@ const NEUTRAL: &[&str] = &[
     "save-path",
     "save-steps",
     "seed",
+    "steps",
     "total-steps",
     "train-steps",
     "wandb-name",
@@ -182,6 +183,7 @@ const LENGTH: &[&str] = &[
     "num-train-epochs",
     "num-workers",
     "patience",
+    "steps",
     "total-steps",
     "train-steps",
     "workers",
@@ -675,7 +677,7 @@ mod tests {
         let one = of("python train.py --model r50 --epochs 3 --seed=7 --output_dir /a -b 32");
         for same in [
             "python train.py --epochs=90 --model r50 --batch_size 32",
-            "python train.py --model r50 --lr 0.1 --batch-size=32 --run-name x",
+            "python train.py --model r50 --lr 0.1 --batch-size=32 --run-name x --steps 9",
             "python train.py --model r50 --bs 32 trainer.max_epochs=4 +seed=3",
             "python train.py --save out/a --model r50 --bs 32 --log ./b --warmup 100 --patience 3 --port 29500",
         ] {
@@ -691,7 +693,7 @@ mod tests {
             ("./train.sh --iters 6", "./train.sh --iters 24"),
             ("python ppo.py --num-steps 128", "python ppo.py --num-steps 2048"),
             ("python t.py --num_iters=3", "python t.py --num_iters=4"),
-            ("python t.py steps=3", "python t.py steps=4"),
+            ("python t.py num_steps=3", "python t.py num_steps=4"),
             ("python t.py model.iterations=3", "python t.py model.iterations=4"),
             ("python t.py model.out=256", "python t.py model.out=512"),
             ("python t.py --decoder.output 256", "python t.py --decoder.output 512"),
