@@ -749,13 +749,15 @@ impl Slowdowns {
             }
         }
         let profiles = Profiles { version: profile::VERSION, gpu: Some(gpu.clone()), tasks };
+        // What was observed of others' jobs holds their speeds and commands.
+        let classes = jobs.iter().filter(|job| job.readable).map(|job| class(job.command)).collect();
         SlowdownsReply {
             version: VERSION,
             gpu,
             sharing: Some(state.options().sharing),
             profiles: serde_json::to_value(&profiles).unwrap_or_default(),
             unknown,
-            model: serde_json::to_value(&self.model).unwrap_or_default(),
+            model: serde_json::to_value(self.model.of_classes(&classes)).unwrap_or_default(),
         }
     }
 

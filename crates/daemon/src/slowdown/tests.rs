@@ -811,7 +811,9 @@ fn what_a_neighbour_leaves_while_it_loads_is_not_learned() {
             source: Some(profile::RateSource::Heartbeat),
             ..Rate::default()
         };
-        host.slowdowns.keep(&spec, GPU, Profile { rate: Some(rate), ..typical() }, host.now);
+        let class = Some(class(spec.command_key));
+        let profile = Profile { class, rate: Some(rate), ..typical() };
+        host.slowdowns.keep(&spec, GPU, profile, host.now);
         host.slowdowns.paces.open(job, format!("{job}.1"));
         host.begin(job);
     }
@@ -831,6 +833,16 @@ fn what_a_neighbour_leaves_while_it_loads_is_not_learned() {
     steps(&mut host, &[a, b], 60);
     assert!(host.slowdowns.model_changed);
     assert!(host.state.job(a).unwrap().kept.is_some_and(|kept| kept.windows > 0 && kept.beyond == 0));
+    // Of what was learned others are told nothing of these jobs, nor what was observed.
+    let model = |readable| {
+        let asked = [a, b].map(|id| Subject { id, command: id.0, readable: readable && id == a });
+        host.slowdowns.tell(&host.state, &asked, None).model.to_string()
+    };
+    let (own, of_others) = (model(true), model(false));
+    let has = |model: &str, job: JobId| model.contains(&format!("\"{}\":", class(job.0)));
+    assert!(has(&own, a) && !has(&own, b) && !own.contains("rows"));
+    assert!(!has(&of_others, a) && of_others.contains("mean"));
+    assert!(SlowdownModel::read(&own).is_ok());
 }
 
 #[test]

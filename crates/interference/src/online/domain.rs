@@ -277,6 +277,20 @@ impl Domain {
         (self.prior_mean, self.prior_cov) = (self.mean, self.cov);
     }
 
+    /// What predictions of these classes go by. The rows, which may be many, are not copied first.
+    pub(crate) fn of_classes(&self, classes: &BTreeSet<String>) -> Self {
+        let of = |class: &String| Some((class.clone(), self.classes.get(class)?.clone()));
+        Self {
+            prior_mean: self.prior_mean,
+            prior_cov: self.prior_cov,
+            classes: classes.iter().filter_map(of).collect(),
+            spread: self.spread,
+            scores: self.scores.clone(),
+            seen: self.seen,
+            ..Self::begin(self.mean, self.cov)
+        }
+    }
+
     /// Exponents of the weight's features as learned, and the capacity.
     pub(crate) fn constants(&self, members: usize) -> (f64, [f64; WEIGHTS]) {
         let mut theta = [0.0; WEIGHTS];

@@ -39,7 +39,7 @@ pub(crate) use features::steps_per_s;
 use features::{Features, WEIGHT_NAMES};
 use seen::Seen;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Version of the model file that this program writes and reads.
@@ -340,6 +340,13 @@ impl SlowdownModel {
     /// Forgets every class and observation, and keeps what holds for all tasks of a GPU type.
     pub fn forget_all_classes(&mut self) {
         self.domains.values_mut().for_each(Domain::publish);
+    }
+
+    /// What predictions of these classes go by: nothing of other tasks, and no observation.
+    #[must_use]
+    pub fn of_classes(&self, classes: &BTreeSet<String>) -> Self {
+        let domains = self.domains.iter().map(|(key, domain)| (key.clone(), domain.of_classes(classes)));
+        Self { version: self.version, domains: domains.collect(), known: Seen::default() }
     }
 
     /// Forgets a class on all GPUs, e.g. because its program changed.
