@@ -340,8 +340,12 @@ impl Slowdowns {
         if self.profiles.len() >= MOST_PROFILES && !self.profiles.contains_key(&key) {
             let all = || self.profiles.iter().map(|(key, known)| (known.uid, known.used, key));
             if let Some(oldest) = oldest_of_most(all, uid).cloned() {
-                self.model.forget(&class(oldest.0));
                 self.profiles.remove(&oldest);
+                let mut rest = self.profiles.range((oldest.0, String::new())..);
+                // It may be known on another type of GPU.
+                if rest.next().is_none_or(|((command, _), _)| *command != oldest.0) {
+                    self.model.forget(&class(oldest.0));
+                }
                 self.scores.remove(&oldest);
                 self.changed.remove(&oldest);
                 self.news.commands.insert(oldest.0);

@@ -9,6 +9,8 @@ use carma_core::policy::Options;
 use carma_core::reading::{GpuInfo, GpuKind, GpuReading, Health};
 use carma_core::units::MiB;
 use carma_core::windows::{Summary, WindowSummary};
+use carma_interference::group::{Group, Member, Mode};
+use carma_interference::online::Observed;
 
 const GPU: &str = "NVIDIA H200";
 
@@ -520,6 +522,32 @@ fn one_user_drives_out_no_others_commands() {
     let row = ("profile/000000000000000a/A100".to_owned(), serde_json::to_string(&typical()).unwrap());
     slowdowns.restore(&[row]);
     assert!(slowdowns.profile(10, "A100").is_some());
+}
+
+#[test]
+fn what_was_learned_of_a_command_stays_as_long_as_a_profile_of_it() {
+    let mut host = Host::new();
+    let job = host.submit(1, None);
+    let spec = host.state.job(job).unwrap().spec.clone();
+    let slowdowns = &mut host.slowdowns;
+    let [one, two] = [1, 2].map(|command| Profile { class: Some(class(command)), ..typical() });
+    let members = [Member::of(&one), Member::of(&two)];
+    let group = Group { gpu: &GpuType::named(GPU), sharing: Mode::Mps, members: &members };
+    slowdowns.model.observe(&group, &Observed::Progress(vec![Some(0.7); 2])).unwrap();
+    let mut keep = |command: u64, gpu: &str, at: u64| {
+        slowdowns.keep(&NewJob { command_key: command, ..spec.clone() }, gpu, typical(), Millis(at));
+    };
+    keep(1, "A100", 1);
+    keep(1, GPU, 2);
+    (2..=MOST_PROFILES as u64).for_each(|command| keep(command, GPU, 3));
+    let is_learned = |slowdowns: &Slowdowns| {
+        let json = slowdowns.model.of_classes(&[class(1)].into()).to_json().unwrap();
+        json.contains(&format!("\"{}\":", class(1)))
+    };
+    assert!(host.slowdowns.profile(1, "A100").is_none() && is_learned(&host.slowdowns));
+    let spec = NewJob { command_key: 0, ..spec };
+    host.slowdowns.keep(&spec, GPU, typical(), Millis(4));
+    assert!(host.slowdowns.profile(1, GPU).is_none() && !is_learned(&host.slowdowns));
 }
 
 #[test]
