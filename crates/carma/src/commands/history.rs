@@ -4,9 +4,9 @@ use super::queue::gpu_list;
 use super::usage::energy;
 use super::{Context, unwritten};
 use crate::cli::{HistoryArgs, HistoryExportArgs, HistoryVerb};
-use carma_api::wire::{JobView, JobsReply, MemoryReply};
+use carma_api::wire::{JobView, JobsReply, LearnedRuns, MemoryReply};
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Column, Screen, print, print_json, short_stamp, span, spared_line, sparing, wrap};
+use carma_cli::{Column, Screen, clean, print, print_json, short_stamp, span, spared_line, sparing, wrap};
 use carma_core::units::{MiB, Millis};
 
 /// Lists them.
@@ -35,8 +35,14 @@ fn export(context: &Context, args: &HistoryExportArgs) -> Outcome {
 
 fn csv(reply: &MemoryReply) -> Result<String, Box<dyn std::error::Error>> {
     let mut out = csv::Writer::from_writer(Vec::new());
-    for run in &reply.runs {
-        out.serialize(run)?;
+    for run in reply.runs.iter().cloned() {
+        // Words of users' own: what they would do to a terminal is no part of the data.
+        out.serialize(LearnedRuns {
+            command: clean(&run.command).into_owned(),
+            framework: clean(&run.framework).into_owned(),
+            simulated_by: run.simulated_by.map(|by| clean(&by).into_owned()),
+            ..run
+        })?;
     }
     Ok(String::from_utf8(out.into_inner()?)?)
 }
@@ -153,6 +159,18 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
 mod tests {
     use super::super::queue::tests::job;
     use super::*;
+
+    #[test]
+    fn words_of_users_do_nothing_to_a_terminal() {
+        let run = serde_json::json!({
+            "uid": 1, "command": "t.py \u{1b}[2J", "batch_size": null, "gpu": "H200", "framework": "torch",
+            "driver": "580", "runs": 1, "max_mib": 5, "min_mib": 5, "at_least_mib": null, "growing": false,
+            "context_mib": 500, "simulated_by": null, "simulated_mib": null,
+        });
+        let reply = serde_json::json!({ "version": 1, "runs": [run], "ratios": [], "contexts": [] });
+        let csv = csv(&serde_json::from_value(reply).unwrap()).unwrap();
+        assert!(csv.contains("t.py \\u{1b}[2J,") && !csv.contains('\u{1b}'), "{csv}");
+    }
 
     #[test]
     fn finished_jobs() {
