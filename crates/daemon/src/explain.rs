@@ -65,10 +65,10 @@ pub fn explain(
             let unusable: BTreeSet<u32> =
                 answers.iter().filter(|answer| is_unusable(answer)).map(|answer| answer.gpu).collect();
             reply.gpus = answers.into_iter().map(|answer| verdict(answer, may_read)).collect();
-            let ends = ends(state, now, done);
+            let ends = ends(asker, state, now, done);
             let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
             let found = carma_core::plan::sooner(state, now, job, &order);
-            reply.waiting = waiting(state, now, job)
+            reply.waiting = waiting(asker, state, now, job)
                 .map(|waiting| WaitingView { end: end(state, id, &unusable, &ends, &found), ..waiting });
             reply.sooner = found.iter().filter_map(sooner).collect();
         }
@@ -76,7 +76,7 @@ pub fn explain(
             reply.running = Some(running(state, job, placement, rate));
         }
         (Subject::Live(_), Phase::Running { .. }) => {
-            if let Some(back) = returning(state, now, job, done) {
+            if let Some(back) = returning(asker, state, now, job, done) {
                 reply.gpus = back.answers.into_iter().map(|answer| verdict(answer, may_read)).collect();
                 reply.waiting = Some(back.waiting);
             }
@@ -95,7 +95,13 @@ struct Returning {
 
 /// A suspended job that is to come back: it is in no queue, and goes before all that are. `None`: it is not to, or stands still for
 /// now.
-fn returning(state: &State, now: Millis, job: &Job, done: &BTreeMap<JobId, Done>) -> Option<Returning> {
+fn returning(
+    asker: Asker,
+    state: &State,
+    now: Millis,
+    job: &Job,
+    done: &BTreeMap<JobId, Done>,
+) -> Option<Returning> {
     let id = job.spec.id;
     let suspension = job.suspension().filter(|suspension| suspension.is_off())?;
     let since = suspension.wanted.as_ref()?.at;
@@ -107,7 +113,7 @@ fn returning(state: &State, now: Millis, job: &Job, done: &BTreeMap<JobId, Done>
     // Ends on other GPUs do not help it.
     let could: BTreeSet<u32> =
         answers.iter().filter(|answer| !is_unusable(answer)).map(|answer| answer.gpu).collect();
-    let ends = ends(state, now, done);
+    let ends = ends(asker, state, now, done);
     Some(Returning {
         answers,
         waiting: WaitingView {
@@ -219,7 +225,7 @@ fn strangers_explanation(reply: ExplainReply) -> ExplainReply {
 }
 
 /// Its place in the queue, and why it has it. `None`: it is not there.
-fn waiting(state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
+fn waiting(asker: Asker, state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
     let policy = &state.options().policy;
     let (queue, id) = (state.queue(), job.spec.id);
     let before = queue.line(now).position(|(key, _)| key.id == id)?;
@@ -237,7 +243,7 @@ fn waiting(state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
             Line::Longest => "longest",
         }
         .to_owned(),
-        why: why_there(state, now, job),
+        why: why_there(asker, state, now, job),
         run_s: job.spec.run_s(),
         due_ms: due.map(|due| due.0),
         stands: by_length && job.due.is_some() && due.is_none(),
@@ -248,7 +254,7 @@ fn waiting(state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
 }
 
 /// What gives it its place.
-fn why_there(state: &State, now: Millis, job: &Job) -> String {
+fn why_there(asker: Asker, state: &State, now: Millis, job: &Job) -> String {
     let policy = &state.options().policy;
     let key = job.queue_key(policy.line);
     let mut words = Vec::new();
@@ -270,7 +276,7 @@ fn why_there(state: &State, now: Millis, job: &Job) -> String {
                 Millis::secs(job.spec.run_s()),
                 if gpus == 1 { "" } else { "s" },
                 match (&job.spec.run_time, job.spec.request.time_limit) {
-                    (Some(run_time), _) => run_time.to_string(),
+                    (Some(run_time), _) => asker.source(job.spec.user.uid, run_time),
                     (None, Some(_)) => "its time limit".to_owned(),
                     (None, None) => "taken where nothing is known".to_owned(),
                 }
@@ -324,11 +330,16 @@ const fn pct(fraction: Fraction) -> u32 {
 }
 
 /// Running jobs, those that are expected to end first before the others, and those of which nothing is known last.
-fn ends(state: &State, now: Millis, done: &BTreeMap<JobId, Done>) -> Vec<(JobId, Option<LeftView>)> {
+fn ends(
+    asker: Asker,
+    state: &State,
+    now: Millis,
+    done: &BTreeMap<JobId, Done>,
+) -> Vec<(JobId, Option<LeftView>)> {
     let running = state.active_jobs();
     let running = running.filter(|job| matches!(job.phase, Phase::Running { .. }));
-    let mut ends: Vec<_> =
-        running.map(|job| (job.spec.id, run_time::left(state, job, done.get(&job.spec.id), now))).collect();
+    let left = |job: &Job| run_time::left(asker, state, job, done.get(&job.spec.id), now);
+    let mut ends: Vec<_> = running.map(|job| (job.spec.id, left(job))).collect();
     ends.sort_by_key(|(id, left)| (left.is_none(), left.as_ref().map(|left| left.left_s), *id));
     ends
 }
@@ -514,6 +525,7 @@ mod tests {
     use carma_core::policy::Options;
 
     const NOW: Millis = Millis::secs(60);
+    const ANYBODY: Asker = Asker::new(9, false);
 
     fn apply(state: &mut State, input: Input) {
         state.apply(NOW, &input).unwrap();
@@ -555,7 +567,7 @@ mod tests {
     }
 
     fn end_of(state: &State, unusable: &[u32]) -> Option<EndView> {
-        let ends = ends(state, NOW, &BTreeMap::new());
+        let ends = ends(ANYBODY, state, NOW, &BTreeMap::new());
         let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
         let job = state.job(JobId(3)).unwrap();
         let found = carma_core::plan::sooner(state, NOW, job, &order);
@@ -577,6 +589,27 @@ mod tests {
     }
 
     #[test]
+    fn what_forecasts_of_others_jobs_rest_on_is_not_told() {
+        let state = two_run(1);
+        let metered = state.metered_at(NOW, &BTreeMap::new());
+        let live = Live { done: &BTreeMap::new(), metered: &metered };
+        let told = |uid, id| {
+            let asker = Asker::new(uid, false);
+            let subject = Subject::Live(state.job(JobId(id)).unwrap());
+            let beside = Beside { stored: None, rate: None, live };
+            let reply = explain(asker, &state, NOW, &subject, beside);
+            assert!(reply.job.left.is_some() && reply.waiting.is_some() == (id == 3));
+            let jobs = crate::view::jobs(asker, &state, NOW, live);
+            serde_json::to_string(&(reply, jobs)).unwrap()
+        };
+        for id in [1, 3] {
+            let (own, of_others) = (told(1, id), told(2, id));
+            assert!(own.contains("1 run of this command") && !own.contains("earlier runs"), "{own}");
+            assert!(of_others.contains("earlier runs") && !of_others.contains("run of"), "{of_others}");
+        }
+    }
+
+    #[test]
     fn an_end_on_a_gpu_that_it_cannot_have_is_not_waited_for() {
         let state = two_run(2);
         let first = |unusable: &[u32]| end_of(&state, unusable).map(|end| (end.job, end.starts_on.len()));
@@ -595,7 +628,7 @@ mod tests {
     #[test]
     fn those_that_make_room_are_waited_for_and_not_their_own_end() {
         let mut state = two_run(1);
-        let waiting = waiting(&state, NOW, state.job(JobId(3)).unwrap()).unwrap();
+        let waiting = waiting(ANYBODY, &state, NOW, state.job(JobId(3)).unwrap()).unwrap();
         assert!(waiting.urgent);
         let said = |state: &State| {
             let end = end_of(state, &[]).unwrap();
@@ -633,7 +666,7 @@ mod tests {
         decide(&mut state);
         apply(&mut state, Input::Suspended { job: id, attempt: 1, host: MiB::gib(1) });
         apply(&mut state, Input::Observed { gpu: GpuId(1), seen: Box::new(seen(NOW)) });
-        let back = |state: &State| returning(state, NOW, state.job(id).unwrap(), &BTreeMap::new());
+        let back = |state: &State| returning(ANYBODY, state, NOW, state.job(id).unwrap(), &BTreeMap::new());
         assert!(back(&state).is_none(), "it is not to come back");
         // The urgent one takes its GPU.
         decide(&mut state);

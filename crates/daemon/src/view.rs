@@ -7,13 +7,14 @@ use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
     AttemptView, CheckpointView, ForeignView, GpuView, GpusReply, HostView, JobDetail, JobView, JobsReply,
-    LeftView, LimitKeptView, MeteredView, OthersView, RateView, ReasonView, RunTimeView, SpellView,
-    TenantView, UsageReply, UsageView,
+    LimitKeptView, MeteredView, OthersView, RateView, ReasonView, SpellView, TenantView, UsageReply,
+    UsageView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Reservation};
 use carma_core::model::{
     Absence, Attempt, EndLevel, Finished, Forecasts, GpuId, Had, HostUse, Job, JobId, Phase, Placement,
+    RunTime,
 };
 use carma_core::policy::Policy;
 use carma_core::reading::{GpuKind, Health};
@@ -52,6 +53,11 @@ impl Asker {
         if self.may_read(owner) { row } else { strangers_row(row) }
     }
 
+    /// What a forecast of run time rests on. Who else runs the same is nobody's to know.
+    pub(crate) fn source(self, owner: u32, forecast: &RunTime) -> String {
+        if self.may_read(owner) { forecast.to_string() } else { EARLIER.to_owned() }
+    }
+
     fn reason(self, owner: u32, reason: &Reason) -> ReasonView {
         let text = if self.may_read(owner) { reason.to_string() } else { reason.public_text() };
         ReasonView { code: reason.code().to_owned(), text }
@@ -61,7 +67,7 @@ impl Asker {
 // What others may see of a job: who has it, where, since when, its memory and how it shares. Each field is named in
 // each of these, so that a new one does not compile before that is decided.
 
-/// A row as others see it. The texts of reasons are made for the asker already.
+/// A row as others see it. The texts of reasons, and what forecasts rest on, are made for the asker already.
 fn strangers_row(row: JobView) -> JobView {
     let JobView {
         id,
@@ -120,10 +126,9 @@ fn strangers_row(row: JobView) -> JobView {
         limit_kept,
         progress_pct,
         progress_at_most,
-        // Who else runs the same is nobody's to know.
-        run_time: run_time.map(|it| RunTimeView { source: EARLIER.to_owned(), ..it }),
+        run_time,
         done_pct,
-        left: left.map(|it| if it.counted { it } else { LeftView { source: EARLIER.to_owned(), ..it } }),
+        left,
         energy_j: None,
         energy_alone_j: None,
         unmetered_gpu_s: None,
@@ -246,7 +251,7 @@ fn live_view(
     let row = JobView {
         // Whole percents that are done: all is done when it has ended.
         done_pct: done.map(|done| (done.share * 100.0) as u32),
-        left: run_time::left(state, job, done, now),
+        left: run_time::left(asker, state, job, done, now),
         ..job_view(asker, state, job, waiting)
     };
     if asker.may_read(job.spec.user.uid) {
@@ -342,7 +347,7 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         }),
         progress_pct: job.measured.map(|m| m.progress.0 / 100),
         progress_at_most: job.measured.is_some_and(|m| m.at_most),
-        run_time: job.spec.run_time.as_ref().map(run_time::to_view),
+        run_time: job.spec.run_time.as_ref().map(|it| run_time::to_view(it, asker.source(owner, it))),
         done_pct: None,
         left: None,
         energy_j: None,
