@@ -81,12 +81,14 @@ fn strangers_row(row: JobView) -> JobView {
         sharing,
         memory_reserved_mib,
         memory_peak_mib,
-        host_memory_peak_mib,
+        // What it takes of the host, and how fast it is, is its owner's to know, as in `slowdown::numbers_of`.
+        host_memory_peak_mib: _,
         attempts,
         priority,
         max_slowdown_pct,
-        max_latency_ms,
-        latency_alone_ms,
+        // With the limit of slowdown it tells the latency alone.
+        max_latency_ms: _,
+        latency_alone_ms: _,
         limit_kept,
         progress_pct,
         progress_at_most,
@@ -117,12 +119,12 @@ fn strangers_row(row: JobView) -> JobView {
         sharing,
         memory_reserved_mib,
         memory_peak_mib,
-        host_memory_peak_mib,
+        host_memory_peak_mib: None,
         attempts,
         priority,
         max_slowdown_pct,
-        max_latency_ms,
-        latency_alone_ms,
+        max_latency_ms: None,
+        latency_alone_ms: None,
         limit_kept,
         progress_pct,
         progress_at_most,
@@ -157,7 +159,8 @@ fn strangers_detail(detail: JobDetail) -> JobDetail {
         declared_overruled,
         // Its reasons may name the model and its files.
         estimate: _,
-        rate,
+        // What it keeps of its speed stands in its row.
+        rate: _,
         time_limit_ms,
         host_limits,
         // A path of its owner's.
@@ -175,7 +178,7 @@ fn strangers_detail(detail: JobDetail) -> JobDetail {
         forecasts_mib,
         declared_overruled,
         estimate: None,
-        rate: rate.map(strangers_rate),
+        rate: None,
         time_limit_ms,
         host_limits,
         checkpoint: None,
@@ -186,13 +189,6 @@ fn strangers_detail(detail: JobDetail) -> JobDetail {
 /// Of microseconds.
 fn milliseconds(us: u32) -> f64 {
     f64::from(us) / 1000.0
-}
-
-/// A rate as others see it: the unit is a word of the job's.
-fn strangers_rate(rate: RateView) -> RateView {
-    let RateView { per_s, alone_per_s, unit: _, source, progress, latency_p99_ms: _, requests: _ } = rate;
-    let (latency_p99_ms, requests) = (None, None);
-    RateView { per_s, alone_per_s, unit: None, source, progress, latency_p99_ms, requests }
 }
 
 pub(crate) fn indices(state: &State, gpus: &[GpuId]) -> Vec<u32> {
@@ -473,6 +469,7 @@ fn spells(
 }
 
 fn attempt_view(asker: Asker, state: &State, owner: u32, attempt: &Attempt) -> AttemptView {
+    let host = attempt.exit.as_ref().filter(|_| asker.may_read(owner)).map(|exit| exit.host);
     let view = AttemptView {
         started_ms: attempt.started.map(|m| m.0),
         ended_ms: Some(attempt.ended.0),
@@ -480,7 +477,7 @@ fn attempt_view(asker: Asker, state: &State, owner: u32, attempt: &Attempt) -> A
         spells: spells(state, attempt.started, Some(attempt.ended), &attempt.placement, &attempt.absences),
         exit_code: attempt.exit.as_ref().and_then(|e| e.status.shell_code()),
         memory_peak_mib: attempt.peak.map(|m| m.0),
-        host: attempt.exit.as_ref().map(|exit| exit.host).filter(|host| !host.is_unknown()).map(host_view),
+        host: host.filter(|host| !host.is_unknown()).map(host_view),
         alone_bp: attempt.alone.map(|alone| alone.means().map(|mean| mean.map(|f| f.0))),
         verdict: Some(asker.reason(owner, &attempt.verdict)),
         ..placement_view(asker, state, owner, &attempt.placement)
@@ -970,6 +967,28 @@ pub(crate) mod tests {
             apart: Vec::new(),
             verdict: Reason::Completed,
         }
+    }
+
+    #[test]
+    fn how_fast_a_job_is_and_what_it_takes_of_the_host_is_not_for_others() {
+        let (state, mut over) = cancelled();
+        let mut attempt = attempt(Some(Millis::secs(101)), Millis::secs(140));
+        attempt.exit.as_mut().unwrap().host.memory_peak = Some(MiB(4711));
+        over.job.past = vec![attempt];
+        over.job.spec.request.latency_us = Some(4_711_000);
+        over.job.spec.profile.latency_us = Some(4711);
+        let (per_s, alone_per_s) = (Some(4711.0), Some(4711.5));
+        let rate = RateView { per_s, alone_per_s, ..RateView::default() };
+        let (done, metered) = (BTreeMap::new(), state.metered_at(over.at, &BTreeMap::new()));
+        let told = |uid| {
+            let (asker, rate) = (Asker::new(uid, false), Some(rate.clone()));
+            let live = Live { done: &done, metered: &metered };
+            let beside = Beside { stored: None, journal: "", rate, live };
+            serde_json::to_string(&detail(asker, &state, over.at, &Subject::Over(&over), beside)).unwrap()
+        };
+        let counted = |told: String| told.matches("4711").count() + told.matches("4.711").count();
+        // Speed twice, latency as it may be and alone, memory of the host in the row and in the attempt.
+        assert_eq!((counted(told(1)), counted(told(2))), (6, 0));
     }
 
     #[test]
