@@ -234,6 +234,27 @@ fn the_answer_of_a_request_that_has_waited_for_a_job_needs_a_turn() {
     assert!(answer.contains(" 200 ") && answer.contains("\"PENDING\""), "{answer}");
 }
 
+/// An answer takes memory in proportion to what it lists, for as long as it is not read.
+#[test]
+fn of_long_listings_each_user_has_one_at_a_time() {
+    let daemon = Setup::new("virtual:1xA100-40GB").start();
+    std::thread::scope(|scope| {
+        for _ in 0..13 {
+            let request = SubmitRequest { hold: true, ..job(&["true"]) };
+            let daemon = &daemon;
+            scope.spawn(move || (0..77).map(|_| daemon.submit(request.clone())).max());
+        }
+    });
+    let list = || ask(&daemon, "GET /v1/jobs HTTP/1.1\r\nhost: carma\r\nconnection: close\r\n\r\n");
+    let mut unread = list();
+    unread.read_exact(&mut [0; 16]).unwrap();
+    let answer = answer_of(list());
+    assert!(answer.contains(" 503 ") && answer.contains("another long listing"), "{answer}");
+    drop(unread);
+    let answer = answer_of(list());
+    assert!(answer.contains(" 200 ") && answer.contains("\"id\":1001,"), "{}", answer.len());
+}
+
 /// No descriptor is left for a connection: the daemon neither ends nor spins, and goes on when there is one.
 #[test]
 fn a_daemon_without_a_descriptor_for_a_connection_goes_on() {

@@ -5,7 +5,7 @@
 //! beyond them takes the place of the same user's oldest idle connection, or is told why not. Root and the user that
 //! the daemon runs as have places that nobody else gets.
 
-use super::{App, Credentials, Failure, router};
+use super::{App, Credentials, Failure, Listed, router};
 use crate::audit;
 use crate::limits::Descriptors;
 use crate::refused::Refused;
@@ -112,8 +112,8 @@ enum Stage {
     Idle { since: Instant },
     /// Its request is worked on.
     Busy,
-    /// Its answer is on the way. The turn is held until the client has it: what it does not read takes memory.
-    Answering { since: Instant, _turn: Option<Turn> },
+    /// Its answer is on the way. The turns are held until the client has it: what it does not read takes memory.
+    Answering { since: Instant, _turns: (Option<Turn>, Option<Listed>) },
 }
 
 struct Connection {
@@ -474,12 +474,13 @@ async fn answer(
         }
     };
     let turn = turn.or_else(|| response.extensions_mut().remove::<Turn>());
-    *connection.stage() = Stage::Answering { since: Instant::now(), _turn: turn };
+    let turns = (turn, response.extensions_mut().remove::<Listed>());
+    *connection.stage() = Stage::Answering { since: Instant::now(), _turns: turns };
     Ok(response)
 }
 
 fn answering(connection: &Connection, turn: Option<Turn>, failure: Failure) -> Response {
-    *connection.stage() = Stage::Answering { since: Instant::now(), _turn: turn };
+    *connection.stage() = Stage::Answering { since: Instant::now(), _turns: (turn, None) };
     failure.into_response()
 }
 
@@ -684,7 +685,7 @@ mod tests {
         let place = table.admit(from(BOB)).ok().unwrap();
         let turn = Arc::new(place.connection.turns.requests.clone().try_acquire_owned().unwrap());
         let long_ago = Instant::now().checked_sub(UNREAD).unwrap();
-        *place.connection.stage() = Stage::Answering { since: long_ago, _turn: Some(turn) };
+        *place.connection.stage() = Stage::Answering { since: long_ago, _turns: (Some(turn), None) };
         assert_eq!(place.connection.turns.requests.available_permits(), AT_ONCE - 1);
         assert!(place.connection.idle_since().is_some() && !place.connection.is_stuck());
         place.connection.flushed();

@@ -1,6 +1,6 @@
 //! `GET /v1/history`
 
-use super::{Answered, Asked, MyTurns, Shared};
+use super::{Asked, Listing, Long, MyTurns, Shared};
 use crate::messages::Peer;
 use crate::view;
 use axum::Json;
@@ -11,7 +11,7 @@ use carma_core::units::Millis;
 use serde::Deserialize;
 
 /// Jobs in one answer where nobody says how many.
-const USUAL: u64 = 1000;
+pub(super) const USUAL: u64 = 1000;
 /// Jobs in one answer at most; who asks for more gets so many.
 pub(super) const MOST: u64 = 100_000;
 
@@ -27,7 +27,7 @@ pub(super) async fn history(
     peer: Peer,
     MyTurns(turns): MyTurns,
     Asked(options): Asked<Options>,
-) -> Answered<JobsReply> {
+) -> Long<JobsReply> {
     let limit = options.limit.unwrap_or(USUAL).min(MOST);
     let listing = if limit > USUAL { Some(app.readers.listing(&turns).await?) } else { None };
     let (state, standing) = app.view().await?;
@@ -38,10 +38,7 @@ pub(super) async fn history(
         let finished = reader.history(Millis::ZERO, limit)?;
         Ok(finished.iter().map(|f| view::finished_view(asker, &state, f)).collect())
     });
-    Ok(Json(JobsReply {
-        version: VERSION,
-        now_ms: app.clock.now().0,
-        jobs: jobs.await?,
-        unwritten: standing.unwritten,
-    }))
+    let (now_ms, jobs) = (app.clock.now().0, jobs.await?);
+    let reply = JobsReply { version: VERSION, now_ms, jobs, unwritten: standing.unwritten };
+    Ok((listing.map(Listing::over), Json(reply)))
 }

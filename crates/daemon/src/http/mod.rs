@@ -35,12 +35,13 @@ use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequestParts, Path, Query
 use axum::http::{StatusCode, request::Parts};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use carma_api::VERSION;
 use carma_api::wire::{CgroupsView, ErrorReply};
 use carma_core::model::{JobId, User};
 use carma_core::state::State as CoreState;
 use connections::Turns;
+use readers::{Listed, Listing};
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
@@ -86,6 +87,8 @@ pub struct App {
 
 type Shared = axum::extract::State<Arc<App>>;
 type Answered<T> = Result<Json<T>, Failure>;
+/// An answer that may be long.
+type Long<T> = Result<(Option<Extension<Listed>>, Json<T>), Failure>;
 
 /// A refusal on its way to the client.
 pub struct Failure(Refused);

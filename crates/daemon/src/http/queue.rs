@@ -1,7 +1,7 @@
 //! `GET /v1/jobs`
 
 use super::connections::blocking;
-use super::{Answered, Asked, MyTurns, Shared, history};
+use super::{Asked, Listing, Long, MyTurns, Shared, history};
 use crate::messages::Peer;
 use crate::view::{self, Live};
 use axum::Json;
@@ -28,10 +28,13 @@ pub(super) async fn queue(
     peer: Peer,
     MyTurns(turns): MyTurns,
     Asked(options): Asked<Options>,
-) -> Answered<JobsReply> {
+) -> Long<JobsReply> {
     // Its turn comes first: a job may end meanwhile.
-    let listing = if options.all { Some(app.readers.listing(&turns).await?) } else { None };
+    let mut listing = if options.all { Some(app.readers.listing(&turns).await?) } else { None };
     let (state, standing) = app.view().await?;
+    if listing.is_none() && state.jobs().len() as u64 > history::USUAL {
+        listing = Some(app.readers.listing(&turns).await?);
+    }
     let asker = app.asker(&peer);
     let now = app.clock.now();
     let (of_state, paces, looks) = (state.clone(), app.paces.clone(), app.board.looks());
@@ -42,7 +45,7 @@ pub(super) async fn queue(
         view::jobs(asker, &of_state, now, Live { done: &done, metered: &metered })
     });
     let mut reply = JobsReply { unwritten: standing.unwritten, ..live.await? };
-    if let Some(turn) = listing.clone() {
+    if let Some(turn) = listing.clone().filter(|_| options.all) {
         let since = Millis(now.since(RECENT).0);
         let recent = app.readers.read(move |reader| {
             let _turn = turn;
@@ -51,7 +54,7 @@ pub(super) async fn queue(
         });
         add(&mut reply.jobs, recent.await?);
     }
-    Ok(Json(reply))
+    Ok((listing.map(Listing::over), Json(reply)))
 }
 
 /// Adds jobs that are over to those that were live a moment before: one that ended in between is over.

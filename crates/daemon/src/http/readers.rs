@@ -4,6 +4,7 @@ use super::Failure;
 use super::connections::{TURN, Turns, blocking};
 use crate::journal::{Journal, Reader};
 use crate::refused::Refused;
+use axum::Extension;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -12,8 +13,26 @@ use tokio::time::timeout;
 /// Long listings that are made at a time: each takes memory in proportion to what it lists.
 const LISTINGS: usize = 2;
 
+/// A user's turn of a long listing. An answer that bears one is told in it: what its client does not read takes memory.
+#[derive(Clone)]
+pub(super) struct Listed {
+    _turn: Arc<OwnedSemaphorePermit>,
+}
+
 /// The turn of a long listing, given back when nothing works on it any more.
-pub(super) type Listing = Arc<(OwnedSemaphorePermit, OwnedSemaphorePermit)>;
+#[derive(Clone)]
+pub(super) struct Listing {
+    own: Listed,
+    /// Of all users, who wait for no client.
+    _all: Arc<OwnedSemaphorePermit>,
+}
+
+impl Listing {
+    /// It is made.
+    pub(super) fn over(self) -> Extension<Listed> {
+        Extension(self.own)
+    }
+}
 
 /// The readers, reused.
 pub struct Readers {
@@ -72,7 +91,8 @@ impl Readers {
 
     /// The turn of a long listing: one for each user at a time, few for all. What works on another thread takes it along.
     pub(super) async fn listing(&self, turns: &Turns) -> Result<Listing, Failure> {
-        let own = turn(&turns.listings, "another long listing of yours is being made").await?;
-        Ok(Arc::new((own, turn(&self.listings, "long listings are being made for others").await?)))
+        let own = turn(&turns.listings, "another long listing of yours is being made or read").await?;
+        let all = turn(&self.listings, "long listings are being made for others").await?;
+        Ok(Listing { own: Listed { _turn: Arc::new(own) }, _all: Arc::new(all) })
     }
 }

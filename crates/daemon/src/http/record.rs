@@ -1,7 +1,7 @@
 //! `GET /v1/record`
 
 use super::connections::blocking;
-use super::{Answered, Asked, Failure, MyTurns, Shared};
+use super::{Asked, Failure, Long, MyTurns, Shared};
 use crate::messages::Peer;
 use crate::refused::Refused;
 use axum::Json;
@@ -33,7 +33,7 @@ pub(super) async fn record(
     peer: Peer,
     MyTurns(turns): MyTurns,
     Asked(options): Asked<Options>,
-) -> Answered<RecordReply> {
+) -> Long<RecordReply> {
     let Some(recorder) = app.recorder.clone() else {
         let text =
             "this carma records nothing: [recorder] enabled = false, or its log says what kept it from it";
@@ -52,7 +52,7 @@ pub(super) async fn record(
     let mut rows = page.rows;
     let asker = app.asker(&peer);
     hide(&mut rows, |uid| asker.may_read(uid));
-    Ok(Json(RecordReply {
+    let reply = RecordReply {
         version: VERSION,
         now_ms: now.0,
         first_ms: page.first.map(|first| first.0),
@@ -60,7 +60,8 @@ pub(super) async fn record(
         rows,
         next_ms: page.next.map(|next| next.0),
         dropped_looks: recorder.dropped(),
-    }))
+    };
+    Ok((Some(turn.over()), Json(reply)))
 }
 
 fn hide(rows: &mut [Row], may_read: impl Fn(u32) -> bool) {
