@@ -45,7 +45,7 @@ pub struct Anchor {
     /// by a cap, or by being ended. Never lowered, and never taken for a peak.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least_mib: Option<u64>,
-    /// The smallest hard limit with which a run reached its end. Kept while it is above `at_least_mib`.
+    /// The smallest hard limit with which a run reached its end, or had come to its peak. Kept while it is above `at_least_mib`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enough_mib: Option<u64>,
     /// Its memory went on growing in a run.
@@ -56,7 +56,7 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// A run with this hard limit reached its end.
+    /// A run with this hard limit reached its end, or had come to its peak.
     pub(super) fn ended_within(&mut self, limit_mib: u64) {
         if Some(limit_mib) > self.at_least_mib {
             self.enough_mib = Some(self.enough_mib.map_or(limit_mib, |enough| enough.min(limit_mib)));
@@ -204,7 +204,8 @@ impl Program {
         } else {
             self.exact(wanted, margins).or_else(|| self.scaled(wanted, margins))?
         };
-        let growing = self.anchors.iter().any(|a| a.growing);
+        let is_seen = self.is_seen(wanted, |_| true);
+        let growing = self.anchors.iter().any(|a| a.growing && !(is_seen && a.content != wanted.content));
         let margin_mib = times(told.use_mib - MiB(wanted.context_mib), margins.growing);
         if growing && told.margin_mib < margin_mib {
             let reason = format!("{}; its memory went on growing, hence the margin", told.reason);
@@ -244,7 +245,7 @@ impl Program {
             Some(enough) => {
                 let had = anchor.at_least_mib.unwrap_or_default();
                 let why = format!(
-                    "one that had {had} MiB was out of memory all the same, so not all that it takes is seen (managed memory is not); one with {enough} MiB reached its end"
+                    "one that had {had} MiB was out of memory all the same, so not all that it takes is seen (managed memory is not); one with {enough} MiB was not"
                 );
                 (margin.max(MiB(enough) - MiB(max)), format!("{seen}; {why}"))
             }
@@ -337,6 +338,11 @@ impl Program {
         Some((from(slope), reason))
     }
 
+    /// Whether a run of the present edition, one of these, has shown its peak: what older ones did says no more then.
+    fn is_seen(&self, wanted: &Wanted<'_>, is_one: impl Fn(&Anchor) -> bool) -> bool {
+        self.anchors.iter().any(|a| a.content == wanted.content && a.max_mib.is_some() && is_one(a))
+    }
+
     /// What it takes at the very least, MiB with the context: cut-off runs with this batch size or a
     /// smaller one, on any place. Of another edition only as long as no run of this one has shown its peak: an edit may have
     /// been made for that it takes less. `own`: of no other edition at all.
@@ -346,8 +352,8 @@ impl Program {
             (a, b) => a == b,
         };
         let of_this = |a: &&Anchor| a.content == wanted.content;
-        let no_smaller = |a: &&Anchor| a.batch >= wanted.batch && a.batch.is_some() == wanted.batch.is_some();
-        let is_seen = self.anchors.iter().filter(of_this).filter(no_smaller).any(|a| a.max_mib.is_some());
+        let no_smaller = |a: &Anchor| a.batch >= wanted.batch && a.batch.is_some() == wanted.batch.is_some();
+        let is_seen = self.is_seen(wanted, no_smaller);
         let counts = |a: &&Anchor| no_larger(a) && (of_this(a) || !(own || is_seen));
         let bounds = self.anchors.iter().filter(counts).filter_map(|a| {
             let net = a.at_least_mib?.saturating_sub(a.context_mib);

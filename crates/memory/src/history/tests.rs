@@ -247,6 +247,31 @@ fn growing_and_varying_runs_get_wide_bounds() {
 }
 
 #[test]
+fn what_grew_in_an_older_edition_costs_no_margin_once_the_present_one_has_shown_its_peak() {
+    let (mut history, h200) = (History::default(), place("H200"));
+    let edition = |content| Signature { content, ..signature("a.py", 8) };
+    let mut learn = |content, growing| {
+        history.learn(&Run {
+            signature: &edition(content),
+            place: &h200,
+            outcome: Outcome::Peak(MiB(5000)),
+            limit: None,
+            completed: true,
+            growing,
+            estimates: &[],
+        });
+        [1, 2, 3].map(|content| ask(&history, &edition(content), &h200, &[]).unwrap().upper_mib)
+    };
+    let [leaks, edited, _] = learn(1, true);
+    assert!(leaks > MiB(6500) && edited > MiB(6500));
+    learn(2, false);
+    learn(2, false);
+    let [leaks, mended, other] = learn(2, false);
+    assert_eq!(mended, MiB(5100));
+    assert!(leaks > MiB(6500) && other > MiB(6500));
+}
+
+#[test]
 fn a_run_within_the_context_has_a_bound_above_it() {
     let mut history = History::default();
     let (s, h200) = (signature("a.py", 8), place("H200"));
