@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Writes a file so that nobody sees half of it: beside it first, then under its name. What is no ordinary file, such as
@@ -23,10 +24,11 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     // A link stays one: what it leads to is replaced.
     let path = if there.is_some() { fs::canonicalize(path)? } else { path.to_owned() };
-    let (beside, mut file) = create_beside(&path)?;
-    let written = file
-        .write_all(bytes)
-        .and_then(|()| there.map_or(Ok(()), |there| file.set_permissions(there.permissions())))
+    let (beside, mut file) = create_beside(&path, there.is_some())?;
+    // What is in it is for those alone who could read it before, also while it is written.
+    let written = there
+        .map_or(Ok(()), |there| file.set_permissions(there.permissions()))
+        .and_then(|()| file.write_all(bytes))
         .and_then(|()| file.sync_all())
         .and_then(|()| fs::rename(&beside, &path));
     if written.is_err() {
@@ -36,15 +38,16 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written
 }
 
-/// A new file in the same folder, since only there it can take the place of the other.
-fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
+/// A new file in the same folder, since only there it can take the place of the other. `private`: nobody else may open it.
+fn create_beside(path: &Path, private: bool) -> io::Result<(PathBuf, File)> {
+    let mode = if private { 0o600 } else { 0o666 };
     let name = path.file_name().ok_or_else(|| io::Error::new(ErrorKind::InvalidInput, "it names no file"))?;
     for n in 0..100 {
         let mut hidden = std::ffi::OsString::from(".");
         hidden.push(name);
         hidden.push(format!(".{}-{n}.tmp", std::process::id()));
         let beside = path.with_file_name(hidden);
-        match OpenOptions::new().write(true).create_new(true).open(&beside) {
+        match OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside) {
             Ok(file) => return Ok((beside, file)),
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
@@ -81,6 +84,17 @@ mod tests {
         assert_eq!(fs::read(&file).unwrap(), b"three");
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(names(dir.path()), ["link.html", "out.html"]);
+    }
+
+    #[test]
+    fn nobody_else_opens_what_takes_the_place_of_a_private_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |private| {
+            let (_, file) = create_beside(&dir.path().join("model.json"), private).unwrap();
+            file.metadata().unwrap().permissions().mode() & 0o777
+        };
+        assert_eq!((mode(true), mode(false) & 0o600), (0o600, 0o600));
+        assert_ne!(mode(false), 0o600, "it is as other new files are");
     }
 
     #[test]
