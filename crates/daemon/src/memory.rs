@@ -45,7 +45,8 @@ impl Expected {
 
 /// Expects and learns.
 pub struct Memory {
-    history: History,
+    /// Shared with those who list it.
+    history: Arc<History>,
     driver: String,
     settings: Settings,
     /// Estimators whose answers count.
@@ -56,13 +57,73 @@ pub struct Memory {
     jobs: HashMap<u64, BTreeSet<JobId>>,
 }
 
+/// What is learned, as it was when it was asked for.
+#[derive(Debug)]
+pub struct Learned {
+    history: Arc<History>,
+    coverage: f64,
+    of: Option<u32>,
+}
+
+impl Learned {
+    /// As it travels. There may be many rows: the engine has others make them.
+    #[must_use]
+    pub fn tell(&self) -> MemoryReply {
+        let seen = |user: u32| self.of.is_none_or(|uid| uid == user);
+        let programs = self.history.programs().filter(|(_, program)| seen(program.user));
+        let runs = programs.flat_map(|(_, program)| program.anchors.iter().map(move |a| (program, a)));
+        let runs = runs.map(|(program, anchor)| LearnedRuns {
+            uid: program.user,
+            command: program.label.clone(),
+            batch_size: anchor.batch,
+            gpu: anchor.place.gpu.clone(),
+            framework: anchor.place.framework.clone(),
+            driver: anchor.place.driver.clone(),
+            runs: anchor.runs,
+            max_mib: anchor.max_mib,
+            min_mib: anchor.min_mib,
+            at_least_mib: anchor.at_least_mib,
+            growing: anchor.growing,
+            context_mib: anchor.context_mib,
+            simulated_by: anchor.sim.as_ref().map(|s| s.source.clone()),
+            simulated_mib: anchor.sim.as_ref().map(|s| s.net_mib),
+        });
+        let groups = self.history.groups().filter(|(user, ..)| seen(*user));
+        let ratios = groups.map(|(_, key, group)| LearnedRatio {
+            group: key.replace('|', " / "),
+            runs: group.len() as u64,
+            median: group.median(),
+            bound_factor: group.quantile(self.coverage),
+        });
+        let contexts = self.history.contexts().filter(|(user, ..)| user.is_none_or(seen));
+        let contexts = contexts.map(|(_, key, context)| {
+            let mut words = key.split('|').map(str::to_owned);
+            let mut word = || words.next().unwrap_or_default();
+            let (gpu, driver, framework) = (word(), word(), word());
+            LearnedContext {
+                gpu,
+                driver,
+                framework,
+                mib: context.size().map(|size| size.0),
+                probed: context.is_probed(),
+            }
+        });
+        MemoryReply {
+            version: VERSION,
+            runs: runs.collect(),
+            ratios: ratios.collect(),
+            contexts: contexts.collect(),
+        }
+    }
+}
+
 impl Memory {
     /// With what was stored. Rows that are not understood are left out, and the log says so: what was
     /// learned must never keep the daemon from running.
     #[must_use]
     pub fn new(config: &MemoryConfig, driver: String, rows: &[HistoryRow]) -> Self {
         let mut memory = Self {
-            history: History::default(),
+            history: Arc::default(),
             driver,
             settings: settings(config),
             gists: HashMap::new(),
@@ -75,9 +136,9 @@ impl Memory {
 
     /// Goes back to what was stored.
     pub fn restore(&mut self, rows: &[HistoryRow]) {
-        self.history = History::default();
+        self.history = Arc::default();
         for row in rows {
-            if let Err(e) = self.history.load(row) {
+            if let Err(e) = Arc::make_mut(&mut self.history).load(row) {
                 tracing::warn!("a row of the memory history is left out: {e}");
             }
         }
@@ -85,7 +146,7 @@ impl Memory {
 
     /// What changed since the last time.
     pub fn changes(&mut self) -> Vec<HistoryRow> {
-        self.history.changes().unwrap_or_else(|e| {
+        Arc::make_mut(&mut self.history).changes().unwrap_or_else(|e| {
             tracing::warn!("what was learned of memory cannot be stored: {e}");
             Vec::new()
         })
@@ -197,7 +258,7 @@ impl Memory {
             return;
         }
         let observed = observed(attempt);
-        self.history.learn(&Run {
+        Arc::make_mut(&mut self.history).learn(&Run {
             signature: &gist.signature,
             place: &place,
             outcome: observed.outcome(),
@@ -211,57 +272,13 @@ impl Memory {
     /// Takes a probe of a context. `false`: the number cannot be one.
     pub fn probe(&mut self, gpu: &GpuInfo, framework: &str, mib: u64) -> bool {
         let place = Place { gpu: gpu.name.clone(), framework: cut(framework), driver: self.driver.clone() };
-        self.history.probe(&place, MiB(mib))
+        Arc::make_mut(&mut self.history).probe(&place, MiB(mib))
     }
 
     /// Everything learned, as `of` may see it: all users' runs for `None`.
     #[must_use]
-    pub fn learned(&self, of: Option<u32>) -> MemoryReply {
-        let seen = |user: u32| of.is_none_or(|uid| uid == user);
-        let programs = self.history.programs().filter(|(_, program)| seen(program.user));
-        let runs = programs.flat_map(|(_, program)| program.anchors.iter().map(move |a| (program, a)));
-        let runs = runs.map(|(program, anchor)| LearnedRuns {
-            uid: program.user,
-            command: program.label.clone(),
-            batch_size: anchor.batch,
-            gpu: anchor.place.gpu.clone(),
-            framework: anchor.place.framework.clone(),
-            driver: anchor.place.driver.clone(),
-            runs: anchor.runs,
-            max_mib: anchor.max_mib,
-            min_mib: anchor.min_mib,
-            at_least_mib: anchor.at_least_mib,
-            growing: anchor.growing,
-            context_mib: anchor.context_mib,
-            simulated_by: anchor.sim.as_ref().map(|s| s.source.clone()),
-            simulated_mib: anchor.sim.as_ref().map(|s| s.net_mib),
-        });
-        let groups = self.history.groups().filter(|(user, ..)| seen(*user));
-        let ratios = groups.map(|(_, key, group)| LearnedRatio {
-            group: key.replace('|', " / "),
-            runs: group.len() as u64,
-            median: group.median(),
-            bound_factor: group.quantile(self.settings.coverage),
-        });
-        let contexts = self.history.contexts().filter(|(user, ..)| user.is_none_or(seen));
-        let contexts = contexts.map(|(_, key, context)| {
-            let mut words = key.split('|').map(str::to_owned);
-            let mut word = || words.next().unwrap_or_default();
-            let (gpu, driver, framework) = (word(), word(), word());
-            LearnedContext {
-                gpu,
-                driver,
-                framework,
-                mib: context.size().map(|size| size.0),
-                probed: context.is_probed(),
-            }
-        });
-        MemoryReply {
-            version: VERSION,
-            runs: runs.collect(),
-            ratios: ratios.collect(),
-            contexts: contexts.collect(),
-        }
+    pub fn learned(&self, of: Option<u32>) -> Learned {
+        Learned { history: self.history.clone(), coverage: self.settings.coverage, of }
     }
 
     fn place(&self, gist: &Gist, gpu: &GpuInfo) -> Place {
@@ -470,9 +487,11 @@ mod tests {
         let model = gpu("Virtual A100", GpuKind::Virtual);
         let of_model = expect(&memory, &again, 7, &[&model]).unwrap();
         assert_eq!((of_model.computed.basis, of_model.measured), (Basis::Scaled, None));
-        assert_eq!(memory.learned(Some(7)).runs.len(), 1);
-        assert_eq!(memory.learned(Some(8)).runs.len(), 0);
-        assert_eq!(memory.learned(None).runs[0].command, "python t.py");
+        let listed = memory.learned(Some(7));
+        assert!(Arc::ptr_eq(&listed.history, &memory.history), "nothing is copied for it");
+        assert_eq!(memory.learned(Some(7)).tell().runs.len(), 1);
+        assert_eq!(memory.learned(Some(8)).tell().runs.len(), 0);
+        assert_eq!(memory.learned(None).tell().runs[0].command, "python t.py");
     }
 
     #[test]
@@ -501,11 +520,11 @@ mod tests {
         }];
         learn(&mut memory, &job, &attempt(3100, Reason::Completed), &[&a100]);
         let seen = |of| {
-            let learned = memory.learned(of);
+            let learned = memory.learned(of).tell();
             (learned.ratios.len(), learned.contexts.len())
         };
         assert_eq!([seen(None), seen(Some(7)), seen(Some(8))], [(3, 1), (3, 1), (0, 0)]);
-        assert_eq!(memory.learned(Some(7)).contexts[0].gpu, "A100");
+        assert_eq!(memory.learned(Some(7)).tell().contexts[0].gpu, "A100");
     }
 
     #[test]
@@ -660,6 +679,6 @@ mod tests {
             HistoryRow { table: history::Table::Context, key: "a|b|c".into(), body: Some("[1".into()) },
         ];
         let memory = Memory::new(&MemoryConfig::default(), "1".into(), &rows);
-        assert_eq!(memory.learned(None).runs.len(), 0);
+        assert_eq!(memory.learned(None).tell().runs.len(), 0);
     }
 }

@@ -2,15 +2,14 @@
 
 use crate::config::limits::UserLimits;
 use crate::gist::Gist;
+use crate::memory::Learned;
 use crate::refused::Refused;
 use crate::run::launch::Outcome;
 use crate::run::suspend;
 use crate::run::watch::Event;
 use crate::slowdown::Subject;
 use crate::submission::Submission;
-use carma_api::wire::{
-    ContextProbe, DoneReply, LaunchStats, MemoryReply, SlowdownsReply, SubmitReply, UnwrittenView,
-};
+use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SlowdownsReply, SubmitReply, UnwrittenView};
 use carma_core::model::{JobId, User};
 use carma_core::state::State;
 use std::sync::Arc;
@@ -73,7 +72,7 @@ pub enum Message {
     /// A probe measured a CUDA context.
     Context(ContextProbe, Peer, Answer<DoneReply>),
     /// A client asks what was learned of memory.
-    Learned(Peer, oneshot::Sender<MemoryReply>),
+    Learned(Peer, oneshot::Sender<Learned>),
     /// A client asks what is known of jobs alone, of a type of GPU if it names one, and what was learned of slowdowns.
     Slowdowns(Vec<Subject>, Option<String>, oneshot::Sender<SlowdownsReply>),
     /// A client reads the state.

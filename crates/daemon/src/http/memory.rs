@@ -1,6 +1,7 @@
 //! `GET /v1/memory` and `POST /v1/memory/contexts`
 
-use super::{Answered, Failure, Shared};
+use super::connections::blocking;
+use super::{Answered, Failure, Long, MyTurns, Shared};
 use crate::audit::{self, Act};
 use crate::messages::{Message, Peer};
 use crate::refused::Refused;
@@ -10,8 +11,15 @@ use axum::extract::State;
 use carma_api::wire::{ContextProbe, DoneReply, MemoryReply};
 
 /// Tells what was learned of memory: one's own runs; all users' to root.
-pub(super) async fn memory(State(app): Shared, peer: Peer) -> Answered<MemoryReply> {
-    Ok(Json(app.ask(|answer| Message::Learned(peer, answer)).await?))
+pub(super) async fn memory(State(app): Shared, peer: Peer, MyTurns(turns): MyTurns) -> Long<MemoryReply> {
+    let listing = app.readers.listing(&turns).await?;
+    let learned = app.ask(|answer| Message::Learned(peer, answer)).await?;
+    let turn = listing.clone();
+    let reply = blocking(move || {
+        let _turn = turn;
+        learned.tell()
+    });
+    Ok((Some(listing.over()), Json(reply.await?)))
 }
 
 /// Takes a probe of a CUDA context, from root or whom carma runs as.
