@@ -310,8 +310,11 @@ impl Sampler {
         let mut at = Some(stat);
         for _ in 0..64 {
             let s = at?;
+            // By pid and start: the pid of a supervisor that was killed may be a stranger's by now.
+            let is = |it: &ProcessRef| (it.pid, it.start_ticks) == (s.pid, s.start_ticks);
+            let is_in_session = |c: &ProcessRef| c.pid == s.session && c.start_ticks <= s.start_ticks;
             let job = self.roster.jobs.iter().find(|(_, supervisor, child)| {
-                supervisor.pid == s.pid || child.is_some_and(|c| c.pid == s.session || c.pid == s.pid)
+                is(supervisor) || child.as_ref().is_some_and(|c| is(c) || is_in_session(c))
             });
             if let Some((job, _, _)) = job {
                 return Some(*job);
@@ -386,6 +389,11 @@ mod tests {
         let server = seen();
         let process = process::identify(named.id()).unwrap();
         let supervisor = ProcessRef { pid: u32::MAX, start_ticks: 0 };
+        // One that had its pid before.
+        let earlier = ProcessRef { start_ticks: process.start_ticks - 1, ..process };
+        board.set_roster(Roster { jobs: vec![(JobId(6), earlier, Some(earlier))] });
+        let of_none = seen();
+        assert_eq!((of_none.jobs, of_none.foreign), (vec![], vec![]), "of no job, it is the server");
         board.set_roster(Roster { jobs: vec![(JobId(7), supervisor, Some(process))] });
         let job = seen();
         named.kill().unwrap();
