@@ -1385,7 +1385,7 @@ impl Engine {
             _ => None,
         });
         let roster = Roster { jobs: jobs.collect() };
-        let supervisors = roster.jobs.iter().map(|(job, supervisor, _)| (*job, supervisor.pid));
+        let supervisors = roster.jobs.iter().map(|(job, supervisor, _)| (*job, *supervisor));
         self.parts.slowdowns.paces().set_running(supervisors.collect());
         self.parts.board.set_roster(roster);
     }

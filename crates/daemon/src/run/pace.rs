@@ -2,7 +2,7 @@
 //! that looks at what the jobs take of the host. Neither touches anything of a user's.
 
 use crate::clock::Clock;
-use carma_core::model::{Job, JobId};
+use carma_core::model::{Job, JobId, ProcessRef};
 use carma_core::state::State;
 use carma_core::units::Millis;
 use carma_interference::profile::{Pauses, Rate, RateSource};
@@ -60,9 +60,10 @@ pub struct HostLook {
     pub host: Host,
 }
 
-/// One attempt.
+/// The present attempt of a job.
 struct Paced {
-    job: JobId,
+    /// Its short name.
+    name: String,
     tally: Tally,
     /// When its supervisor sent something last.
     heard: Instant,
@@ -75,10 +76,9 @@ pub struct Paces {
     dir: PathBuf,
     clock: Clock,
     socket: UnixDatagram,
-    /// By short name of the attempt.
-    paced: Mutex<BTreeMap<String, Paced>>,
+    paced: Mutex<BTreeMap<JobId, Paced>>,
     /// Jobs that run, and their supervisors.
-    running: Mutex<Vec<(JobId, u32)>>,
+    running: Mutex<Vec<(JobId, ProcessRef)>>,
     hosts: Mutex<BTreeMap<JobId, HostLook>>,
 }
 
@@ -130,12 +130,12 @@ impl Paces {
     /// Takes in news of an attempt from now on.
     pub fn open(&self, job: JobId, name: String) {
         let (heard, since) = (Instant::now(), self.clock.now());
-        self.lock().insert(name, Paced { job, tally: Tally::new(), heard, since });
+        self.lock().insert(job, Paced { name, tally: Tally::new(), heard, since });
     }
 
-    /// Forgets the attempts of a job. What a supervisor that was killed left of its heartbeats goes with them.
+    /// Forgets the attempt of a job. What a supervisor that was killed left of its heartbeats goes with them.
     pub fn close(&self, job: JobId, attempt: u32) {
-        self.lock().retain(|_, paced| paced.job != job);
+        self.lock().remove(&job);
         let _ = std::fs::remove_dir_all(self.dir.join(format!("{job}.{attempt}")));
     }
 
@@ -157,7 +157,7 @@ impl Paces {
         own: Option<&Rate>,
     ) -> Option<Measured> {
         let paced = self.lock();
-        let paced = paced.values().find(|paced| paced.job == job)?;
+        let paced = paced.get(&job)?;
         if paced.heard.elapsed() > SILENCE {
             return None;
         }
@@ -169,7 +169,7 @@ impl Paces {
     #[must_use]
     pub fn silence(&self, job: JobId, own: Option<&Rate>, now: Millis) -> Option<Millis> {
         let paced = self.lock();
-        let since_s = paced.values().find(|paced| paced.job == job)?.tally.silent_since_s(own)?;
+        let since_s = paced.get(&job)?.tally.silent_since_s(own)?;
         Some(Millis(((seconds(now) - since_s).max(0.0) * 1000.0) as u64))
     }
 
@@ -177,21 +177,21 @@ impl Paces {
     #[must_use]
     pub fn began(&self, job: JobId) -> Option<Millis> {
         let paced = self.lock();
-        let began_s = paced.values().find(|paced| paced.job == job)?.tally.began_s()?;
+        let began_s = paced.get(&job)?.tally.began_s()?;
         Some(Millis((began_s.max(0.0) * 1000.0) as u64))
     }
 
     /// Where a job's present attempt has counted anything itself, the best of these.
     #[must_use]
     pub fn counts(&self, job: JobId) -> Option<RateSource> {
-        self.lock().values().find(|paced| paced.job == job)?.tally.counts()
+        self.lock().get(&job)?.tally.counts()
     }
 
     /// Whether a job's supervisor has told all that it heard since then: where nothing was counted, the job stood still.
     #[must_use]
     pub fn is_heard(&self, job: JobId, from: Millis) -> bool {
         let paced = self.lock();
-        let paced = paced.values().find(|paced| paced.job == job);
+        let paced = paced.get(&job);
         paced.is_some_and(|paced| paced.heard.elapsed() <= SILENCE && paced.since <= from)
     }
 
@@ -200,7 +200,7 @@ impl Paces {
     #[must_use]
     pub fn p99(&self, job: JobId, from: Millis, to: Millis) -> Option<P99> {
         let paced = self.lock();
-        let paced = paced.values().find(|paced| paced.job == job && paced.heard.elapsed() <= SILENCE)?;
+        let paced = paced.get(&job).filter(|paced| paced.heard.elapsed() <= SILENCE)?;
         paced.tally.p99(seconds(from), seconds(to))
     }
 
@@ -218,16 +218,16 @@ impl Paces {
             gpus.filter_map(|gpu| state.gpu(*gpu)?.changed).max().map(seconds)
         };
         let paced = self.lock();
-        let heard = paced.values().filter(|paced| paced.heard.elapsed() <= SILENCE);
-        let done = |paced: &Paced| {
-            let done = paced.tally.done(&still(paced.job), changed_s(paced.job));
+        let heard = paced.iter().filter(|(_, paced)| paced.heard.elapsed() <= SILENCE);
+        let done = |job: JobId, paced: &Paced| {
+            let done = paced.tally.done(&still(job), changed_s(job));
             done.filter(|d| !d.is_past(seconds(now)))
         };
-        heard.filter_map(|paced| Some((paced.job, done(paced)?))).collect()
+        heard.filter_map(|(job, paced)| Some((*job, done(*job, paced)?))).collect()
     }
 
-    /// Tells which jobs run, with the pids of their supervisors.
-    pub fn set_running(&self, jobs: Vec<(JobId, u32)>) {
+    /// Tells which jobs run, with their supervisors.
+    pub fn set_running(&self, jobs: Vec<(JobId, ProcessRef)>) {
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = jobs;
     }
 
@@ -237,7 +237,7 @@ impl Paces {
         self.hosts.lock().unwrap_or_else(PoisonError::into_inner).get(&job).copied()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Paced>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<JobId, Paced>> {
         self.paced.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -280,7 +280,9 @@ impl Paces {
 
     fn take(&self, news: News) {
         let mut paced = self.lock();
-        let Some(paced) = paced.get_mut(&news.attempt) else { return };
+        let job = news.attempt.split('.').next().and_then(|job| job.parse().ok()).map(JobId);
+        let paced = job.and_then(|job| paced.get_mut(&job)).filter(|paced| paced.name == news.attempt);
+        let Some(paced) = paced else { return };
         if paced.heard.elapsed() > SILENCE {
             paced.since = self.clock.now();
         }
@@ -296,7 +298,7 @@ impl Paces {
     /// As if a job's supervisor had told that it made a step.
     #[cfg(test)]
     pub fn step(&self, job: JobId, at: Millis) {
-        for paced in self.lock().values_mut().filter(|paced| paced.job == job) {
+        if let Some(paced) = self.lock().get_mut(&job) {
             paced.tally.steps(seconds(at), "process", 1);
         }
     }
@@ -306,7 +308,7 @@ impl Paces {
     pub fn bar(&self, job: JobId, at: Millis, label: &str, count: f64, per_s: Option<f64>) {
         let (unit, label) = ("it".to_owned(), label.to_owned());
         let said = Said { unit, count: Some(count), total: None, per_s, label };
-        for paced in self.lock().values_mut().filter(|paced| paced.job == job) {
+        if let Some(paced) = self.lock().get_mut(&job) {
             // The time that is told may be before the clock's.
             paced.since = Millis::ZERO;
             paced.tally.printed(&Report { at_s: seconds(at), said: said.clone() });
@@ -318,7 +320,7 @@ impl Paces {
     pub fn print(&self, job: JobId, at: Millis, line: &str) {
         let (mut printed, mut reports) = (Printed::new(), Vec::new());
         printed.feed(seconds(at), format!("{line}\n").as_bytes(), &mut reports);
-        for paced in self.lock().values_mut().filter(|paced| paced.job == job) {
+        if let Some(paced) = self.lock().get_mut(&job) {
             paced.since = Millis::ZERO;
             reports.iter().for_each(|report| paced.tally.printed(report));
             printed.latencies().for_each(|(at_s, told)| paced.tally.latency(at_s, told));
@@ -339,11 +341,13 @@ impl Paces {
     /// Looks at what the running jobs take of the host; the times of `usages` are since `start`. Supervisors themselves
     /// do not count.
     fn look_at_hosts(&self, start: Instant, usages: &mut BTreeMap<JobId, Usage>) {
-        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        // A command may outlive its supervisor, whose pid is a stranger's then.
+        running.retain(|(_, supervisor)| process::identify(supervisor.pid) == Some(*supervisor));
         usages.retain(|job, _| running.iter().any(|(running, _)| running == job));
         let mut hosts = BTreeMap::new();
         if !running.is_empty() {
-            let supervisors: Vec<u32> = running.iter().map(|(_, pid)| *pid).collect();
+            let supervisors: Vec<u32> = running.iter().map(|(_, supervisor)| supervisor.pid).collect();
             let at = Instant::now();
             let since = at.duration_since(start).as_secs_f64();
             for ((job, _), pids) in running.iter().zip(process::descendants_of(&supervisors)) {
@@ -374,11 +378,26 @@ mod tests {
         let opened = paces.clock.now();
         assert!(paces.is_heard(job, opened) && !paces.is_heard(JobId(2), opened));
         let silent = Instant::now().checked_sub(SILENCE + Duration::from_secs(1)).unwrap();
-        paces.lock().get_mut("1.1").unwrap().heard = silent;
+        paces.lock().get_mut(&job).unwrap().heard = silent;
         assert!(!paces.is_heard(job, opened));
         std::thread::sleep(Duration::from_millis(5));
         paces.take(News { attempt: "1.1".into(), at_s: 0.0, events: Vec::new() });
         assert!(!paces.is_heard(job, opened), "what it did before is not known");
         assert!(paces.is_heard(job, paces.clock.now()));
+        // An attempt before the present one tells nothing of that.
+        paces.lock().get_mut(&job).unwrap().heard = silent;
+        paces.take(News { attempt: "1.0".into(), at_s: 0.0, events: Vec::new() });
+        assert!(!paces.is_heard(job, paces.clock.now()));
+    }
+
+    #[test]
+    fn what_a_stranger_with_the_pid_of_a_dead_supervisor_takes_is_no_jobs() {
+        let dir = tempfile::tempdir().unwrap();
+        let paces = Paces::start(dir.path().to_owned(), Clock::start(Millis::ZERO, 1)).unwrap();
+        let me = process::identify(std::process::id()).unwrap();
+        let dead = ProcessRef { start_ticks: me.start_ticks - 1, ..me };
+        paces.set_running(vec![(JobId(1), me), (JobId(2), dead)]);
+        paces.look_at_hosts(Instant::now(), &mut BTreeMap::new());
+        assert!(paces.host(JobId(1)).is_some() && paces.host(JobId(2)).is_none());
     }
 }
