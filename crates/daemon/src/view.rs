@@ -541,9 +541,18 @@ impl Subject<'_> {
     pub(crate) fn row(&self, asker: Asker, state: &State, now: Millis, live: Live<'_>) -> JobView {
         match self {
             Self::Live(job) => {
-                let plan = carma_core::plan(state, now);
-                let waiting = plan.waiting.iter().find(|(id, _)| *id == job.spec.id).map(|(_, r)| r);
-                live_view(asker, state, now, job, waiting, live)
+                // A plan looks at all jobs that wait, of which there may be many.
+                let waiting = match job.phase {
+                    Phase::Pending => {
+                        let mut waiting = carma_core::plan(state, now).waiting.into_iter();
+                        waiting.find(|(id, _)| *id == job.spec.id).map(|(_, reason)| reason)
+                    }
+                    Phase::Running { .. } if job.suspension().is_some() => {
+                        carma_core::plan::stays_off(state, now, job.spec.id)
+                    }
+                    _ => None,
+                };
+                live_view(asker, state, now, job, waiting.as_ref(), live)
             }
             Self::Over(finished) => finished_view(asker, state, finished),
         }
