@@ -131,28 +131,7 @@ impl KeptLog {
     /// What the daemon refuses.
     pub(crate) fn seek_tail(&mut self, lines: u64) -> Result<(), ClientError> {
         let length = self.piece(u64::MAX, 1)?.end;
-        self.at = length;
-        if lines == 0 {
-            return Ok(());
-        }
-        // The newline at the very end closes the last line and begins none.
-        let mut end = length.saturating_sub(1);
-        let mut newlines = 0;
-        while end > 0 {
-            let start = end.saturating_sub(CHUNK as u64);
-            let piece = self.piece(start, end - start)?;
-            // In what was cut out there is nothing.
-            let part = if piece.at >= end { &[][..] } else { &piece.bytes[..] };
-            for (i, _) in part.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
-                newlines += 1;
-                if newlines == lines {
-                    self.at = piece.at + i as u64 + 1;
-                    return Ok(());
-                }
-            }
-            end = start;
-        }
-        self.at = 0;
+        self.at = start_of_tail(length, lines, |from, most| self.piece(from, most))?;
         Ok(())
     }
 }
@@ -292,27 +271,51 @@ fn open_regular(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
-/// Where the last `lines` lines of a file begin. Reads backwards, a chunk at a time.
+/// Where the last `lines` lines of a file begin.
 ///
 /// # Errors
 /// When it cannot be read.
 pub(crate) fn tail_start(file: &File, lines: u64) -> io::Result<u64> {
     let length = file.metadata()?.len();
+    start_of_tail(length, lines, |at, most| {
+        let mut bytes = vec![0; most as usize];
+        file.read_exact_at(&mut bytes, at)?;
+        Ok::<_, io::Error>(LogPiece { at, end: length, bytes: bytes.into() })
+    })
+}
+
+/// Where the last `lines` lines of a log of this length begin. Reads backwards, a chunk at a time. `read` gives the first piece from
+/// an offset on, of so many bytes at most: beyond the offset, and shorter, where something was cut out.
+fn start_of_tail<E>(
+    length: u64,
+    lines: u64,
+    mut read: impl FnMut(u64, u64) -> Result<LogPiece, E>,
+) -> Result<u64, E> {
     if lines == 0 {
         return Ok(length);
     }
     // The newline at the very end closes the last line and begins none.
     let mut end = length.saturating_sub(1);
     let mut newlines = 0;
-    let mut chunk = vec![0; CHUNK];
     while end > 0 {
         let start = end.saturating_sub(CHUNK as u64);
-        let part = &mut chunk[..(end - start) as usize];
-        file.read_exact_at(part, start)?;
-        for (i, _) in part.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
-            newlines += 1;
-            if newlines == lines {
-                return Ok(start + i as u64 + 1);
+        let (mut pieces, mut from) = (Vec::new(), start);
+        while from < end {
+            let LogPiece { at, mut bytes, .. } = read(from, end - from)?;
+            // What is beyond was looked at before.
+            bytes.truncate(usize::try_from(end.saturating_sub(at)).unwrap_or(usize::MAX));
+            if bytes.is_empty() {
+                break;
+            }
+            from = at + bytes.len() as u64;
+            pieces.push((at, bytes));
+        }
+        for (at, bytes) in pieces.iter().rev() {
+            for (i, _) in bytes.iter().enumerate().rev().filter(|(_, byte)| **byte == b'\n') {
+                newlines += 1;
+                if newlines == lines {
+                    return Ok(at + i as u64 + 1);
+                }
             }
         }
         end = start;
@@ -462,5 +465,36 @@ mod tests {
         assert_eq!(start(&long, 1), "last\n");
         let longer = "x\n".repeat(CHUNK * 2);
         assert_eq!(start(&longer, 70_000), "x\n".repeat(70_000));
+    }
+
+    #[test]
+    fn the_last_lines_of_a_log_of_which_a_part_was_cut_out() {
+        let line = |n: u64| format!("{n:>39}\n");
+        // Data, a hole, data: pieces are given as the daemon gives them.
+        let check = |head: u64, hole: u64, tail: u64| {
+            let (before, after): (String, String) =
+                ((0..head).map(line).collect(), (head..head + tail).map(line).collect());
+            let (gap, length) = (before.len() as u64, before.len() as u64 + hole + after.len() as u64);
+            let read = |from: u64, most: u64| {
+                let (at, data) = if from < gap {
+                    (from, &before[from as usize..])
+                } else {
+                    let at = from.max(gap + hole);
+                    (at, &after[(at - gap - hole) as usize..])
+                };
+                let bytes = data.as_bytes()[..data.len().min(most as usize)].to_vec();
+                Ok::<_, io::Error>(LogPiece { at, end: length, bytes: bytes.into() })
+            };
+            for lines in [1, tail - 1, tail, tail + 1, tail + head / 2] {
+                let at = start_of_tail(length, lines, read).unwrap();
+                let first = head + tail - lines;
+                let expected = first * 40 + if first >= head { hole } else { 0 };
+                // What begins where the hole ends may as well begin before it.
+                assert!(at == expected || at + hole == expected, "{lines} of {head}, {hole}, {tail}: {at}");
+            }
+        };
+        check(3000, 10 << 20, 14_369);
+        check(3000, 4096, 20);
+        check(3000, 4096, 3000);
     }
 }
