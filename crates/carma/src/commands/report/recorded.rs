@@ -194,6 +194,10 @@ fn jobs(
     }
     let mut jobs = Vec::new();
     for row in rows {
+        if has_no_attempts(&row) {
+            jobs.push(Ran { row, attempts: Vec::new() });
+            continue;
+        }
         match client.get::<JobDetail>(&format!("/v1/jobs/{}", row.id)) {
             Ok(detail) => jobs.push(Ran { row: detail.job, attempts: detail.attempts }),
             // Forgotten between the two questions.
@@ -204,9 +208,25 @@ fn jobs(
     Ok(jobs)
 }
 
+/// Whether there is nothing to ask of a job: thousands may wait.
+fn has_no_attempts(row: &JobView) -> bool {
+    row.attempts == 0 && row.gpus.is_empty() && row.started_ms.is_none()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::commands::queue::tests::job;
+
+    #[test]
+    fn jobs_that_never_began_are_not_asked_about() {
+        let mut row = job(7, "PENDING", "Queued", "waits");
+        (row.attempts, row.started_ms, row.gpus) = (0, None, Vec::new());
+        assert!(has_no_attempts(&row));
+        assert!(!has_no_attempts(&JobView { attempts: 1, ..row.clone() }));
+        // One that is being launched.
+        assert!(!has_no_attempts(&JobView { gpus: vec![0], ..row }));
+    }
 
     #[test]
     fn gpus_of_all_parts_are_told() {
