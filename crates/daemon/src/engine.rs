@@ -54,8 +54,9 @@ const TURN_TAKES: Duration = Duration::from_millis(20);
 const LOOK_PATIENCE: Duration = Duration::from_secs(2);
 /// What ended no longer before the daemon's start than this counts as if it ended then: the energy counter says what it took.
 const A_MOMENT: Millis = Millis::secs(10);
-/// How often the state is told of energy counters if nothing else changes, on the daemon's clock: accounts are so old at most,
-/// and the journal takes an entry in six hundred more.
+/// How often the state is told of energy counters if nothing else changes, on the daemon's clock, also of those of a machine without
+/// jobs: what a counter that begins anew takes with it is of so long at most. Of a machine without jobs the journal takes one transaction in
+/// that time, an entry for each GPU, until the next snapshot.
 const METER: Millis = Millis::secs(600);
 /// The same of a GPU without jobs while jobs wait: what it drew before one of them comes is not that one's.
 const METER_IDLE: Millis = Millis::secs(10);
@@ -378,8 +379,7 @@ impl Engine {
             if self.turn(patience) {
                 self.batch.slowdowns.extend(self.parts.slowdowns.last_changes());
                 // The counter of a virtual GPU begins anew, and so does a real one's where the machine does.
-                let used = (0..).map(GpuId).zip(self.state.gpus()).filter(|(_, gpu)| !gpu.tenants.is_empty());
-                self.meter(&used.map(|(id, _)| id).collect::<Vec<_>>());
+                self.meter(&self.counted());
                 self.turn_end();
                 if let Err(e) = self.parts.journal.snapshot(&self.state) {
                     tracing::warn!("{e}; the next start replays what came since the last snapshot");
@@ -1019,15 +1019,31 @@ impl Engine {
         self.over(job, attempt, exit);
     }
 
-    /// Whether a counter has not been told for long, of a GPU that is in use or may be in a moment.
+    /// Whether a counter has not been told for long.
     fn meter_is_due(&self, id: GpuId, gpu: &Gpu, look: &Look) -> bool {
-        let most = match (gpu.tenants.is_empty(), self.state.queue().is_empty()) {
-            (false, _) => METER,
-            (true, false) => METER_IDLE,
-            (true, true) => return false,
-        };
+        let soon = gpu.tenants.is_empty() && !self.state.queue().is_empty();
+        let most = if soon { METER_IDLE } else { METER };
         let since = self.metered.get(&id).map_or(most, |last| look.seen.at.since(*last));
         look.seen.energy_mj.is_some() && since >= most
+    }
+
+    /// The GPUs whose energy counter is read.
+    fn counted(&self) -> Vec<GpuId> {
+        let looks = self.parts.board.looks();
+        let counted = looks.iter().filter(|look| look.seen.energy_mj.is_some());
+        counted.filter_map(|look| self.state.gpu_id(&look.reading.uuid)).collect()
+    }
+
+    /// Tells the state of all counters where there are no jobs, at the first look and then now and then. Returns when the next time is.
+    fn meter_idle(&mut self, now: Millis) -> Option<Millis> {
+        let counted = self.counted();
+        let is_due = |id| self.metered.get(id).is_none_or(|last| now.since(*last) >= METER);
+        if counted.iter().any(is_due) {
+            self.meter(&counted);
+            // Also those that could not be told: they are asked again no sooner.
+            self.metered.extend(counted.iter().map(|id| (*id, now)));
+        }
+        counted.iter().filter_map(|id| self.metered.get(id)).min().map(|last| *last + METER)
     }
 
     /// Tells the state what the energy counters of some GPUs say: the accounts of their tenants depend on it, and once a GPU
@@ -1120,8 +1136,8 @@ impl Engine {
         let now = self.parts.clock.now();
         let idle = self.state.queue().is_empty() && self.state.active().is_empty();
         if idle {
-            self.wake = None;
-            // Nobody is there whom it would matter to.
+            self.wake = self.meter_idle(now);
+            // Nobody is there whom the rest would matter to.
             drop(self.parts.board.take());
             return;
         }

@@ -670,6 +670,49 @@ fn what_counters_said_last_is_kept_when_the_daemon_stops() {
     assert_eq!(counter(&state), Some(1700));
 }
 
+/// A look at the first GPU, on which nothing is.
+fn idle_look(at: Millis, mj: u64) -> Arc<Vec<Look>> {
+    let seen = Observation {
+        at,
+        health: Health::Ok,
+        used: Some(MiB::ZERO),
+        jobs: Vec::new(),
+        foreign: Vec::new(),
+        processes_known: true,
+        window: WindowSummary::default(),
+        energy_mj: Some(mj),
+    };
+    let reading = GpuReading { energy_mj: Some(mj), ..GpuReading::empty("GPU-0".into(), Health::Ok) };
+    Arc::new(vec![Look { seen, reading }])
+}
+
+#[test]
+fn counters_of_a_machine_without_jobs_are_read_at_the_start_then_now_and_then_and_at_the_stop() {
+    let mut machine = Machine::new();
+    let counter = |state: &State| state.gpu(GpuId(0)).unwrap().seen.as_ref().and_then(|seen| seen.energy_mj);
+    let (began, mut written) = (machine.engine.state.now(), 0);
+    // Seconds since the start, what the counter says, and what is told of it.
+    for (seconds, mj, told) in [(1, 1000, 1000), (2, 1700, 1000), (590, 2000, 1000), (602, 3000, 3000)] {
+        let at = began + Millis::secs(seconds);
+        machine.engine.parts.clock = Clock::start(at, 1);
+        machine.engine.parts.board.publish(idle_look(at, mj), 0, false);
+        machine.engine.plan();
+        assert_eq!(counter(&machine.engine.state), Some(told), "after {seconds} s");
+        let wake = machine.engine.wake.unwrap();
+        assert!(wake > at && wake.since(at) < METER + Millis::secs(5), "after {seconds} s: {wake:?}");
+        written += machine.engine.batch.inputs.len();
+        machine.engine.turn_end();
+    }
+    assert_eq!(written, 2, "the journal takes no more");
+    let at = began + Millis::secs(700);
+    machine.engine.parts.clock = Clock::start(at, 1);
+    machine.engine.parts.board.publish(idle_look(at, 4500), 0, false);
+    let (state, _dir) = machine.stops();
+    assert_eq!(counter(&state), Some(4500));
+    let tally = state.metered_at(state.now(), &BTreeMap::new()).gpus[&GpuId(0)];
+    assert_eq!(tally.total_mj(), 3500);
+}
+
 #[test]
 fn an_end_that_the_disk_refused_was_when_it_came() {
     let mut machine = Machine::new();
