@@ -88,7 +88,10 @@ fn predictions_and_reservations_are_written_as_they_were() {
     let written = r#"{"unforeseen":{"job":7}}"#;
     assert_eq!(serde_json::to_string(&refusal).unwrap(), written);
     assert_eq!(serde_json::from_str::<Refusal>(written).unwrap(), refusal);
-    assert_eq!(refusal.to_string(), "a job limits its slowdown, and job 7 has not been seen alone yet");
+    assert_eq!(
+        refusal.to_string(),
+        "a job limits its slowdown or latency, and job 7 has not been seen alone yet (half a minute of work on a GPU of its own is enough)"
+    );
 
     let written = concat!(
         r#"{"job":1,"promise":{"memory":1024},"forecast":1024,"exclusive":false,"observed":null,"peak":null,"#,
@@ -181,6 +184,7 @@ fn policies_and_reasons_name_estimators_as_they_did() {
         ),
         (NeedSource::OutOfMemory, r#""out_of_memory""#),
         (NeedSource::PolicyFloor, r#""policy_floor""#),
+        (NeedSource::Held, r#""held""#),
     ] {
         assert_eq!(serde_json::to_string(&source).unwrap(), written);
         assert_eq!(serde_json::from_str::<NeedSource>(written).unwrap(), source);

@@ -821,8 +821,11 @@ impl Engine {
     fn told_of_return(&self, id: JobId) -> String {
         let off = self.state.job(id).and_then(Job::suspension).filter(|suspension| suspension.is_off());
         let home = off.and_then(|suspension| self.state.gpu(*suspension.home.first()?));
-        match home.filter(|gpu| !gpu.present) {
+        match home {
             None => format!("job {id} goes on as soon as its GPU has room"),
+            Some(home) if home.present => {
+                format!("job {id} goes on as soon as GPU {}, which it left, has room", home.info.index)
+            }
             Some(gone) => format!(
                 "job {id} cannot go on where it was: once GPU {}, it is no longer in this machine. \
                  `carma move {id}` has it go on on another GPU of that type",

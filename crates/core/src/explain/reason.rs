@@ -99,6 +99,9 @@ pub enum Aside {
         slowdown: Fraction,
         /// The limit.
         limit: Fraction,
+        /// Nobody asked for it: it is what the policy lets every job keep.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        by_policy: bool,
     },
     /// It makes room for a job that waits.
     Room {

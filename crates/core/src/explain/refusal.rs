@@ -291,6 +291,9 @@ pub(super) fn holders(f: &mut fmt::Formatter<'_>, holders: &[Holder]) -> fmt::Re
     Ok(())
 }
 
+/// Of a job of which it is not known what it does alone, after "has not": how that becomes known, too.
+const UNSEEN: &str = "been seen alone yet (half a minute of work on a GPU of its own is enough)";
+
 /// A value below a threshold, and the threshold: where both would be printed alike, the value is rounded down.
 struct Below(Fraction, Fraction);
 
@@ -359,12 +362,12 @@ impl fmt::Display for Refusal {
             }
             Self::Unpredicted { job, limited } => {
                 match limited {
-                    Some(limited) => write!(f, "job {limited} limits its slowdown, and ")?,
-                    None => f.write_str("a job limits its slowdown, and ")?,
+                    Some(limited) => write!(f, "job {limited} limits its slowdown or latency, and ")?,
+                    None => f.write_str("a job limits its slowdown or latency, and ")?,
                 }
                 match job {
-                    Some(job) if *limited == Some(*job) => f.write_str("has not been seen alone yet"),
-                    Some(job) => write!(f, "job {job} has not been seen alone yet"),
+                    Some(job) if *limited == Some(*job) => write!(f, "has not {UNSEEN}"),
+                    Some(job) => write!(f, "job {job} has not {UNSEEN}"),
                     None => f.write_str("none is predicted yet"),
                 }
             }
@@ -400,9 +403,9 @@ impl fmt::Display for Refusal {
                 f.write_str("jobs of these commands were together before, and one was slowed down too much")
             }
             Self::Held { job } => write!(f, "kept for job {job}, whose turn it is"),
-            Self::Uncontrolled => {
-                f.write_str("the job limits its slowdown, and processes that are not ours are on it")
-            }
+            Self::Uncontrolled => f.write_str(
+                "the job limits its slowdown or latency, and processes that are not ours are on it",
+            ),
             Self::Apart { job } => write!(f, "beside job {job} a limit of slowdown was exceeded before"),
             Self::MpsCooldown { left } => {
                 write!(f, "its MPS server restarts after a fault, {left} left")
@@ -444,6 +447,10 @@ pub struct NoGpu {
     pub fitting: u32,
     /// Why each of the others did not, by GPU index.
     pub refusals: Vec<(u32, Refusal)>,
+    /// Of a suspended job that comes back to the one GPU that it left, though there are others of its type: its number, for its user may
+    /// move it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_by: Option<JobId>,
 }
 
 impl NoGpu {

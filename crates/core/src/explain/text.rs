@@ -4,7 +4,7 @@ use super::refusal::holders;
 use super::{Aside, Filling, Narrowed, NoGpu, Reason, Refusal, UserLimit};
 use crate::policy::NeedSource;
 use crate::spec::JobId;
-use crate::units::MiB;
+use crate::units::{Fraction, MiB};
 use std::fmt;
 
 /// A fault under MPS and who died of it with the job.
@@ -65,8 +65,22 @@ fn count(n: u32, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// What a job that found no GPUs is told, by the GPU that came closest.
+/// What a job that found no GPUs is told, by the GPU that came closest; of one that comes back to the GPU that it left, also what takes it
+/// to another.
 fn no_gpu(
+    f: &mut fmt::Formatter<'_>,
+    gpus: u32,
+    need: (Option<MiB>, MiB, Option<NeedSource>),
+    detail: &NoGpu,
+) -> fmt::Result {
+    closest_gpu(f, gpus, need, detail)?;
+    match detail.left_by {
+        Some(job) => write!(f, "; `carma move {job}` takes it to another one"),
+        None => Ok(()),
+    }
+}
+
+fn closest_gpu(
     f: &mut fmt::Formatter<'_>,
     gpus: u32,
     (need, guard, source): (Option<MiB>, MiB, Option<NeedSource>),
@@ -83,6 +97,10 @@ fn no_gpu(
     let Some((index, refusal)) = detail.closest() else {
         return f.write_str("there is no GPU");
     };
+    if let (Refusal::Busy { holders: h }, Some(_)) = (refusal, detail.left_by) {
+        write!(f, "GPU {index}, which it left, is in use")?;
+        return holders(f, h);
+    }
     if matches!(refusal, Refusal::Busy { holders } if !holders.is_empty()) {
         return match (gpus, all) {
             (1, 1) => f.write_str("needs an idle GPU; the only one is in use"),
@@ -129,12 +147,23 @@ pub(super) fn ending(why: &str) -> String {
     format!("it is being ended: {why}")
 }
 
+/// Of a job that was slowed down by too much: by the limit that was asked for, or by the policy's, of which its user need not know.
+fn slowed_down(job: JobId, slowdown: Fraction, limit: Fraction, by_policy: bool) -> String {
+    if by_policy {
+        format!(
+            "job {job} was slowed down by {slowdown}, and the policy lets no job be slowed down by more than {limit}"
+        )
+    } else {
+        format!("job {job} was slowed down by {slowdown}, and its limit is {limit}")
+    }
+}
+
 /// Why the policy suspended a job, and what the job waits for.
 pub(super) fn set_aside(cause: &Aside, waits: Option<String>) -> String {
     let why = match cause {
         Aside::GrowthGuard(filling) => format!("growth guard: {filling}"),
-        Aside::Evicted { job, slowdown, limit } => {
-            format!("job {job} was slowed down by {slowdown}, and its limit is {limit}")
+        Aside::Evicted { job, slowdown, limit, by_policy } => {
+            slowed_down(*job, *slowdown, *limit, *by_policy)
         }
         Aside::Room { job } => format!("it makes room for job {job}"),
         Aside::Spread => "it moves to an idle GPU".to_owned(),
@@ -282,10 +311,11 @@ impl fmt::Display for Reason {
             }
             Self::Cancelled { by } => write!(f, "cancelled by {by}"),
             Self::RequeuedByUser { by } => write!(f, "put back into the queue by {by}"),
-            Self::Evicted { job, slowdown, limit, .. } => write!(
-                f,
-                "evicted: job {job} was slowed down by {slowdown}, and its limit is {limit}; requeued without charge"
-            ),
+            // By a limit of the policy's no jobs are kept apart, but their commands.
+            Self::Evicted { job, slowdown, limit, apart } => {
+                let why = slowed_down(*job, *slowdown, *limit, apart.is_empty());
+                write!(f, "evicted: {why}; requeued without charge")
+            }
             Self::GrowthGuard { filling, next } => {
                 write!(f, "growth guard: {filling}; requeued without charge")?;
                 match next {

@@ -13,6 +13,7 @@ use crate::explain::{NoGpu, Reason};
 use crate::input::Action;
 use crate::ledger::{Reservation, Tenant};
 use crate::model::{GpuId, Job, JobId, Placement, SuspendStep, Suspension};
+use crate::policy::NeedSource;
 use crate::state::{Startup, State, aside};
 use crate::units::{MiB, Millis};
 use std::cmp::Reverse;
@@ -214,7 +215,12 @@ fn find(
         };
         let slot = &slots.slots[at];
         let refusals = vec![(slot.gpu.info.index, slot.refusal(bar, &want, slots.options, now))];
-        let reason = slots.none_for(&want, Arc::new(NoGpu { fitting: 0, refusals }));
+        let there = state.gpu(target).map(|gpu| &gpu.info);
+        let others = slots.slots.iter().filter(|other| other.id != target && !other.closed);
+        let moves = suspension.off.is_some() && home == Some(target) && !suspension.bound && !state.has_mig();
+        let any_other = others.into_iter().any(|other| there.is_some_and(|own| own.is_like(&other.gpu.info)));
+        let left_by = (moves && any_other).then_some(job.spec.id);
+        let reason = slots.none_for(&want, Arc::new(NoGpu { fitting: 0, refusals, left_by }));
         why.get_or_insert(reason);
     }
     if let Some(home) = home {
@@ -279,7 +285,7 @@ fn find_harmless(
     if let Some(home) = home.filter(|_| keeps) {
         slots.hold_for(home, want.job);
     }
-    Err(Box::new(slots.none_for(want, Arc::new(NoGpu { fitting: 0, refusals }))))
+    Err(Box::new(slots.none_for(want, Arc::new(NoGpu { fitting: 0, refusals, left_by: None }))))
 }
 
 /// What it wants: what it had.
@@ -296,6 +302,12 @@ fn want(state: &State, job: &Job, suspension: &Suspension, now: Millis) -> Want 
         idle_only: alone,
         least_capacity: need.unwrap_or_default(),
         need,
+        // What it held may be more than was said of it, and the growth guard adds to that.
+        source: if need == of.need.map(|need| need - of.guard) {
+            of.source
+        } else {
+            need.map(|_| NeedSource::Held)
+        },
         guard: MiB::ZERO,
         reservation: if alone {
             Reservation::Whole

@@ -254,7 +254,11 @@ impl<'a> Slots<'a> {
                 refusals.push((slot.gpu.info.index, refusal));
             }
         }
-        NoGpu { fitting: u32::try_from(self.slots.len() - refusals.len()).unwrap_or(u32::MAX), refusals }
+        NoGpu {
+            fitting: u32::try_from(self.slots.len() - refusals.len()).unwrap_or(u32::MAX),
+            refusals,
+            left_by: None,
+        }
     }
 
     /// Why nothing was found for a job. Of unknown memory it needs what it would on the smallest GPU.

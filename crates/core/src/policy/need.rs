@@ -70,6 +70,8 @@ pub enum NeedSource {
     },
     /// Raised by an out-of-memory.
     OutOfMemory,
+    /// A suspended job is to have what it held, or what the growth guard gives it beyond that.
+    Held,
     /// The policy asks the same of every job.
     PolicyFloor,
     /// Nothing is known of its memory, and the policy gives it so much of what is free.
@@ -108,6 +110,7 @@ impl fmt::Display for NeedSource {
             Self::By(Estimator::Measured) => "measured",
             Self::By(estimator) => return write!(f, "estimated by {}", estimator.describe()),
             Self::Declared => "declared",
+            Self::Held => "by what it held",
             Self::OutOfMemory => "raised after out-of-memory",
             Self::PolicyFloor => "the policy's floor",
             Self::Part => "its memory is unknown",

@@ -101,8 +101,9 @@ fn why(cause: &EndCause) -> String {
         EndCause::Room { job } => format!("it makes room for job {job}"),
         EndCause::Spread { to } => format!("GPU {} is idle, and it moves there", to.0),
         EndCause::Stuck { why } => format!("it is stuck: {why}"),
-        EndCause::Evicted { job, slowdown, limit, .. } => {
-            format!("job {job} is slowed down by {slowdown}, its limit is {limit}")
+        EndCause::Evicted { job, slowdown, limit, apart } => {
+            let whose = if apart.is_empty() { "the policy's" } else { "its" };
+            format!("job {job} is slowed down by {slowdown}, {whose} limit is {limit}")
         }
     }
 }
