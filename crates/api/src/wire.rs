@@ -379,6 +379,9 @@ pub struct RunTimeView {
     pub median_s: u64,
     /// With 90 % probability it is over by then.
     pub high_s: u64,
+    /// It rests on runs of so few other commands that low and high say nothing of this one. Never set where the job is another user's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub guess: bool,
     /// What it rests on, in words.
     pub source: String,
 }

@@ -117,6 +117,7 @@ fn jobs_without_a_run_time_read_and_write_as_they_did() {
         high_s: 3,
         basis: RunsOf::Program,
         runs: 4,
+        commands: 0,
         counted: false,
         exact: false,
     };
@@ -183,8 +184,8 @@ fn policies_and_reasons_name_estimators_as_they_did() {
             r#"{"computed":{"basis":"exact","coverage":95}}"#,
         ),
         (NeedSource::OutOfMemory, r#""out_of_memory""#),
-        (NeedSource::PolicyFloor, r#""policy_floor""#),
         (NeedSource::Held, r#""held""#),
+        (NeedSource::PolicyFloor, r#""policy_floor""#),
     ] {
         assert_eq!(serde_json::to_string(&source).unwrap(), written);
         assert_eq!(serde_json::from_str::<NeedSource>(written).unwrap(), source);

@@ -235,6 +235,7 @@ fn run_time() -> impl Strategy<Value = RunTime> {
         high_s: low_s * 5,
         basis,
         runs,
+        commands: runs / 3,
         counted: low_s % 2 == 1,
         exact: false,
     })

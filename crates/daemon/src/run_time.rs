@@ -105,7 +105,7 @@ fn run(attempt: &Attempt, lost: Millis) -> Option<Run> {
 #[must_use]
 pub fn to_view(run_time: &RunTime, source: String) -> RunTimeView {
     let RunTime { low_s, median_s, high_s, .. } = *run_time;
-    RunTimeView { low_s, median_s, high_s, source }
+    RunTimeView { low_s, median_s, high_s, guess: run_time.is_guess(), source }
 }
 
 /// How long a job still has to run, and by what that is known, as far as the asker may know that. `done`: how far it is by its own count.
@@ -284,6 +284,7 @@ mod tests {
             high_s,
             basis: RunsOf::Command,
             runs: 1,
+            commands: 1,
             counted: false,
             exact: false,
         };

@@ -7,8 +7,8 @@ use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
     AttemptView, CheckpointView, ForeignView, GpuView, GpusReply, HostView, JobDetail, JobView, JobsReply,
-    LimitKeptView, MeteredView, OthersView, RateView, ReasonView, SpellView, TenantView, UsageReply,
-    UsageView,
+    LimitKeptView, MeteredView, OthersView, RateView, ReasonView, RunTimeView, SpellView, TenantView,
+    UsageReply, UsageView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Reservation};
@@ -128,7 +128,8 @@ fn strangers_row(row: JobView) -> JobView {
         limit_kept,
         progress_pct,
         progress_at_most,
-        run_time,
+        // On how few commands a forecast rests is nobody else's to know.
+        run_time: run_time.map(|it| RunTimeView { guess: false, ..it }),
         done_pct,
         left,
         energy_j: None,

@@ -188,12 +188,27 @@ struct Kept {
     /// The user, where it counts who it was: where users share a class. Else 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     by: u64,
+    /// The command, where a class has several. Else 0, and in what older versions stored.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    of: u64,
 }
 
 impl Kept {
-    fn new(run: Run, level: RunsOf, user: u64) -> Self {
-        Self { run, by: if level == RunsOf::Shared { user } else { 0 } }
+    fn new(run: Run, level: RunsOf, class: &Class) -> Self {
+        let (by, of) = match level {
+            RunsOf::Command => (0, 0),
+            RunsOf::Shared => (class.user, 0),
+            RunsOf::Program | RunsOf::User | RunsOf::All => (0, class.command),
+        };
+        Self { run, by, of }
     }
+}
+
+/// Of how many commands the runs are that came to their end, or count.
+fn commands(runs: &[(Kept, f64)]) -> u32 {
+    let ended = runs.iter().filter(|(kept, _)| !kept.run.cut);
+    let of: BTreeSet<u64> = ended.map(|(kept, _)| kept.of).collect();
+    u32::try_from(of.len()).unwrap_or(u32::MAX)
 }
 
 fn is_zero(by: &u64) -> bool {
@@ -298,7 +313,7 @@ impl RunTimes {
         for key in levels(class) {
             let runs = self.classes.entry(key).or_default();
             let old = (runs.user, runs.used);
-            runs.runs.push_back(Kept::new(run, key.0, class.user));
+            runs.runs.push_back(Kept::new(run, key.0, class));
             runs.bound(key.0);
             (runs.user, runs.used) = (class.owner(key.0), self.updates);
             self.unlist(old.0, old.1, key);
@@ -328,11 +343,12 @@ impl RunTimes {
             // for all jobs, and those that run, the long ones, would count too much.
             if ended < kept(level) {
                 let there = running().iter().filter(|job| job.class.key(level) == key);
-                runs.extend(there.map(|job| (Kept::new(job.run(counts), level, job.class.user), 1.0)));
+                runs.extend(there.map(|job| (Kept::new(job.run(counts), level, &job.class), 1.0)));
             }
             if level == RunsOf::Shared {
                 each_user_once(&mut runs);
             }
+            let commands = commands(&runs);
             let runs: Vec<(Run, f64)> = runs.into_iter().map(|(kept, weight)| (kept.run, weight)).collect();
             // By the ends alone: however many runs were cut off, they move no weight from one level to another.
             let own: f64 = runs.iter().filter(|(run, _)| !run.cut).map(|(_, weight)| weight).sum();
@@ -348,13 +364,13 @@ impl RunTimes {
                 weight: left * weight / all,
             }));
             // The narrowest level with a run that came to its end, or counts, gives the forecast its name.
-            basis = basis.or((known > 0).then_some((level, known, ended == 0)));
+            basis = basis.or((known > 0).then_some((level, known, commands, ended == 0)));
             left *= 1.0 - own / all;
         }
-        let (basis, runs, counted) = basis?;
+        let (basis, runs, commands, counted) = basis?;
         let [low_s, median_s, high_s] = quantiles(&mut weighted, [TAIL, 0.5, 1.0 - TAIL])?;
         let runs = u32::try_from(runs).unwrap_or(u32::MAX);
-        Some(RunTime { low_s, median_s, high_s, basis, runs, counted, exact: false })
+        Some(RunTime { low_s, median_s, high_s, basis, runs, commands, counted, exact: false })
     }
 
     fn unlist(&mut self, user: u64, used: u64, key: ClassKey) {

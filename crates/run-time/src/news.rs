@@ -41,6 +41,7 @@ mod tests {
             high_s: 300,
             basis: RunsOf::Command,
             runs: 4,
+            commands: 1,
             counted: false,
             exact: false,
         };
@@ -66,6 +67,7 @@ mod tests {
             high_s: 3,
             basis: RunsOf::User,
             runs: 7,
+            commands: 7,
             counted: false,
             exact: false,
         };

@@ -38,6 +38,33 @@ fn from_the_very_command_to_all_jobs() {
 }
 
 #[test]
+fn how_many_commands_it_rests_on_is_told() {
+    let mut times = RunTimes::default();
+    let of = |times: &RunTimes, class| {
+        times.forecast(&class, || &[]).map(|told| (told.basis, told.runs, told.commands, told.is_guess()))
+    };
+    // Twenty runs of one command say nothing of another one's bounds.
+    (0..20).for_each(|_| times.learn(&class(1, 1, 1), ran(326)));
+    assert_eq!(of(&times, class(1, 1, 1)), Some((RunsOf::Command, 20, 1, false)));
+    assert_eq!(of(&times, class(1, 1, 2)), Some((RunsOf::Program, 20, 1, true)));
+    assert_eq!(of(&times, class(1, 2, 1)), Some((RunsOf::User, 20, 1, true)));
+    for command in 3..7 {
+        times.learn(&class(1, 1, command), ran(100));
+        times.learn(&class(1, 1, command), cut(1));
+    }
+    assert_eq!(of(&times, class(1, 1, 2)), Some((RunsOf::Program, 24, 5, false)));
+    let counts = [runs(class(4, 1, 1), 5, Some(60)), runs(class(4, 2, 1), 5, Some(62))];
+    let counted = times.forecast(&class(4, 3, 1), || &counts).unwrap();
+    assert_eq!((counted.runs, counted.commands, counted.counted, counted.is_guess()), (2, 2, true, true));
+    // It is stored.
+    let mut again = RunTimes::default();
+    for (key, body) in times.changes().unwrap() {
+        again.load(&key, &body.unwrap()).unwrap();
+    }
+    assert_eq!(of(&again, class(1, 1, 2)), Some((RunsOf::Program, 24, 5, false)));
+}
+
+#[test]
 fn one_run_of_the_command_counts_for_more_than_all_else_and_of_the_program_does_not() {
     let mut times = RunTimes::default();
     for _ in 0..30 {

@@ -180,18 +180,23 @@ fn rate(rate: &RateView) -> String {
     words
 }
 
-/// The forecast of its run time. Where its own count says what is left, the two may differ, so that it is told how old that is.
+/// The forecast of its run time. Where its own count says what is left, the two may differ, and of a job that is over it is known how long it
+/// took, so that it is told how old that is.
 pub(crate) fn forecast(job: &JobView) -> Option<String> {
     let text = run_time(job.run_time.as_ref()?);
     let counted = job.left.as_ref().is_some_and(|left| left.counted);
-    Some(if counted { format!("expected before it started: {text}") } else { text })
+    Some(if counted || job.ended_ms.is_some() { format!("expected before it started: {text}") } else { text })
 }
 
 /// How long it is expected to run.
 pub(crate) fn run_time(view: &RunTimeView) -> String {
     let time = |seconds: u64| Millis::secs(seconds).to_string();
     let (low, high) = (time(view.low_s), time(view.high_s));
-    let range = if low == high { String::new() } else { format!(", 80 % between {low} and {high}") };
+    let range = match view.guess {
+        true => ", which is a guess".to_owned(),
+        false if low == high => String::new(),
+        false => format!(", 80 % between {low} and {high}"),
+    };
     format!("about {} alone on its GPUs{range} ({})", time(view.median_s), view.source)
 }
 
@@ -624,23 +629,37 @@ pub(crate) mod tests {
         let mut job = detail().job;
         assert_eq!(forecast(&job), None);
         let source = "3 runs of this command".to_owned();
-        job.run_time = Some(RunTimeView { low_s: 93, median_s: 93, high_s: 93, source });
+        job.run_time = Some(RunTimeView { low_s: 93, median_s: 93, high_s: 93, guess: false, source });
         let text = "about 1 min 33 s alone on its GPUs (3 runs of this command)";
         assert_eq!(forecast(&job).unwrap(), text);
         job.left = Some(LeftView { left_s: 323, counted: false, source: "3 runs of this command".into() });
         assert_eq!(forecast(&job).unwrap(), text);
         job.left = Some(LeftView { left_s: 323, counted: true, source: "its own count".into() });
         assert_eq!(forecast(&job).unwrap(), format!("expected before it started: {text}"));
+        (job.left, job.ended_ms) = (None, Some(1_760_000_000_000));
+        assert_eq!(forecast(&job).unwrap(), format!("expected before it started: {text}"));
     }
 
     #[test]
     fn one_time_is_no_range() {
-        let mut view =
-            RunTimeView { low_s: 59, median_s: 59, high_s: 59, source: "3 runs of this command".into() };
+        let mut view = RunTimeView {
+            low_s: 59,
+            median_s: 59,
+            high_s: 59,
+            guess: false,
+            source: "3 runs of this command".into(),
+        };
         assert_eq!(run_time(&view), "about 59 s alone on its GPUs (3 runs of this command)");
         view.high_s = 61;
         let range = "about 59 s alone on its GPUs, 80 % between 59 s and 1 min 1 s (3 runs of this command)";
         assert_eq!(run_time(&view), range);
+        let guess = RunTimeView {
+            guess: true,
+            source: "4 runs of other programs of this user".into(),
+            ..view.clone()
+        };
+        let text = "about 59 s alone on its GPUs, which is a guess (4 runs of other programs of this user)";
+        assert_eq!(run_time(&guess), text);
         // What is printed counts, not what it is made of.
         let days = 86_400 * 20;
         (view.low_s, view.median_s, view.high_s) = (days, days, days + 1);

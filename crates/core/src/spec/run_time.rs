@@ -1,5 +1,6 @@
 //! How long a job is expected to run.
 
+use crate::units::is_zero;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -17,6 +18,9 @@ pub struct RunTime {
     pub basis: RunsOf,
     /// How many of those came to their end.
     pub runs: u32,
+    /// Of how many commands those are. 0: journals from before carma kept it do not say.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub commands: u32,
     /// None of them has come to its end: the times are what the counts of so many running jobs say (`step 300/1000`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub counted: bool,
@@ -26,7 +30,16 @@ pub struct RunTime {
     pub exact: bool,
 }
 
+/// The least number of commands that say between which times most others lie: runs of one are more like each other.
+const COMMANDS: u32 = 5;
+
 impl RunTime {
+    /// Whether it rests on runs of so few other commands that its bounds say nothing of this one.
+    #[must_use]
+    pub fn is_guess(&self) -> bool {
+        !matches!(self.basis, RunsOf::Command | RunsOf::Shared) && !self.exact && self.commands < COMMANDS
+    }
+
     /// The mean of such runs, from three quantiles: the median and those of 5 and 95 %, where the bounds are read from few runs to hold
     /// for 10 and 90 % (Pearson and Tukey, Biometrika 52, 1965). Most runs are shorter: a few take very long.
     #[must_use]
@@ -77,10 +90,30 @@ mod tests {
     use super::*;
 
     #[test]
+    fn runs_of_few_other_commands_are_a_guess() {
+        let of = |basis, commands| {
+            let (low_s, median_s, high_s) = (326, 327, 331);
+            RunTime { low_s, median_s, high_s, basis, runs: 20, commands, counted: false, exact: false }
+                .is_guess()
+        };
+        assert!(of(RunsOf::User, 1) && of(RunsOf::Program, 4) && of(RunsOf::All, 0));
+        assert!(!of(RunsOf::User, 5) && !of(RunsOf::Command, 1) && !of(RunsOf::Shared, 1));
+    }
+
+    #[test]
     fn a_few_long_runs_make_the_mean_longer_than_most() {
         let of = |low_s, median_s, high_s| {
-            RunTime { low_s, median_s, high_s, basis: RunsOf::User, runs: 9, counted: false, exact: false }
-                .mean_s()
+            RunTime {
+                low_s,
+                median_s,
+                high_s,
+                basis: RunsOf::User,
+                runs: 9,
+                commands: 9,
+                counted: false,
+                exact: false,
+            }
+            .mean_s()
         };
         assert_eq!((of(60, 60, 60), of(0, 0, 0)), (60, 0));
         assert_eq!(of(60, 600, 14_400), 3053);

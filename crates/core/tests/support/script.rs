@@ -244,7 +244,16 @@ fn profile(words: &mut Words) -> Outcome<Profile> {
 fn run_time(text: &str) -> Outcome<RunTime> {
     let median_s = span(text)?.0 / 1000;
     let (low_s, high_s) = (median_s, median_s);
-    Ok(RunTime { low_s, median_s, high_s, basis: RunsOf::Command, runs: 1, counted: false, exact: false })
+    Ok(RunTime {
+        low_s,
+        median_s,
+        high_s,
+        basis: RunsOf::Command,
+        runs: 1,
+        commands: 1,
+        counted: false,
+        exact: false,
+    })
 }
 
 /// `BASIS:NEED:UPPER`, and a fourth word: `elastic`, or the memory of the GPU that a share is one of.

@@ -200,6 +200,7 @@ impl Known {
             high_s: s,
             basis: RunsOf::Command,
             runs: 1,
+            commands: 1,
             counted: false,
             exact: errors.run_time == 0.0,
         })
