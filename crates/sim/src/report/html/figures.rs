@@ -22,14 +22,8 @@ struct Column {
     wanted: Wanted,
 }
 
-impl Column {
-    /// Whether it is of the jobs that completed, and not of all that ran.
-    fn is_of_completed(&self) -> bool {
-        matches!(self.group, "Wait" | "Exec" | "JCT" | "Slowdown" | "Fairness")
-    }
-}
-
-/// Whether sums of two runs may be compared: they are of as many jobs.
+/// Whether two runs may be compared: they are of as many jobs. Means over the jobs that completed are no better than sums: where others were
+/// there, those did not have the GPUs to themselves.
 const fn alike(base: &Summary, run: &Summary) -> bool {
     base.jobs == run.jobs
 }
@@ -104,7 +98,7 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
             let _ = write!(out, "<td>{}", shown_as(column, *unit, *most, value));
             if i > 0
                 && let Some(base) = told.first()
-                && (column.is_of_completed() || alike(base, of))
+                && alike(base, of)
             {
                 out.push_str(&change(column, (column.value)(base), value));
             }
@@ -122,11 +116,7 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
              time off its GPUs. JCT: from arrival to the end. \
              Slowdown: run time over the run time alone. Fairness: Jain’s index over users, 1 is even.{}</p>",
             Short(first, 60),
-            if others {
-                " Where a run is not of as many jobs, no change is told of what is of all of them."
-            } else {
-                ""
-            }
+            if others { " Where a run is not of as many jobs, no change is told." } else { "" }
         );
     }
     out.push_str("</section>\n");
