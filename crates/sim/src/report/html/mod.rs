@@ -21,7 +21,7 @@ pub use plot::time_axis;
 use plot::{COLOURS, stroke};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-pub use text::Esc;
+pub use text::{Esc, Whole};
 use text::{Short, plural};
 
 /// The top of a page of carma's, up to where its content begins: it fetches nothing, and runs a script only where it has one.

@@ -21,6 +21,15 @@ impl Display for Esc<'_> {
     }
 }
 
+/// The same of text of ours, which is as long as it has to be.
+pub struct Whole<'a>(pub &'a str);
+
+impl Display for Whole<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_escaped(f, self.0, usize::MAX)
+    }
+}
+
 /// The same, cut to a number of characters that fits a label.
 pub(super) struct Short<'a>(pub(super) &'a str, pub(super) usize);
 

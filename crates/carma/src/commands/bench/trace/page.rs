@@ -2,7 +2,7 @@
 
 use super::render::{cells, columns, of_several};
 use carma_measure::trace::{Attempt, Play, Summary};
-use carma_sim::report::html::{Esc, Kinds, room_on_bar, time_axis, top};
+use carma_sim::report::html::{Esc, Kinds, Whole, room_on_bar, time_axis, top};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -51,7 +51,7 @@ pub(super) fn page(summary: &Summary, plays: &[Play]) -> String {
     fact("First play", plays.iter().map(|play| &play.began).min());
     out.push_str("</dl>");
     if let Some(caveat) = summary.caveat() {
-        let _ = write!(out, "<p class=\"remark\">{}.</p>", Esc(&caveat));
+        let _ = write!(out, "<p class=\"remark\">{}.</p>", Whole(&caveat));
     }
     out.push_str("</header>\n");
     figures(&mut out, summary);
@@ -124,7 +124,7 @@ fn drawings(out: &mut String, plays: &[Play], seconds: &str) {
     let _ = write!(
         out,
         "<section id=\"tasks\"><h2>Tasks on the GPUs, and SM activity</h2><p class=\"lead\">From 0 to {end_s:.0} {seconds}; the curve \
-         is SM active, mean over the GPUs, from 0 to 1. Bars that ended undone are hollow.</p><ul class=\"legend\">"
+         is SM active, mean over the GPUs, from 0 to 1. Bars that ended undone are hollow, with the outline in the colour of their task.</p><ul class=\"legend\">"
     );
     kinds.legend(out);
     out.push_str("</ul>\n");
@@ -198,14 +198,14 @@ fn drawing(out: &mut String, play: &Play, kinds: &Kinds<'_>, end_s: f64) {
         let (from, to) = (x(bar.span_s.0), x(bar.span_s.1));
         let colour = kinds.colour(bar.kind);
         let completed = bar.attempt.code == "Completed";
-        let class = if completed { format!("class=\"f{colour}\"") } else { "class=\"base\"".to_owned() };
+        let class = if completed { format!("f{colour}") } else { format!("undone o{colour}") };
         let (top, wide) = (
             tops.get(&bar.gpu).copied().unwrap_or(0.0) + bar.lane as f64 * (BAR + 1.0),
             (to - from).max(1.0),
         );
         let _ = write!(
             out,
-            "<rect {class} x=\"{from:.1}\" y=\"{top:.1}\" width=\"{wide:.1}\" height=\"{BAR}\" rx=\"2\"><title>{} {:.0}-{:.0} s, {}: {}</title></rect>",
+            "<rect class=\"{class}\" x=\"{from:.1}\" y=\"{top:.1}\" width=\"{wide:.1}\" height=\"{BAR}\" rx=\"2\"><title>{} {:.0}-{:.0} s, {}: {}</title></rect>",
             Esc(bar.kind),
             bar.span_s.0,
             bar.span_s.1,
@@ -214,11 +214,13 @@ fn drawing(out: &mut String, play: &Play, kinds: &Kinds<'_>, end_s: f64) {
         );
         // As much of its name as fits: of many kinds the last share a colour.
         let room = room_on_bar(wide, BAR);
-        if completed && room > 0 {
+        if room > 0 {
+            // On a hollow bar it stands on the page.
+            let class = if completed { format!("on on{colour}") } else { "cap".to_owned() };
             let name: String = bar.kind.chars().take(room).collect();
             let _ = write!(
                 out,
-                "<text class=\"on on{colour}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                 from + 4.0,
                 top + BAR - 3.0,
                 Esc(&name)
