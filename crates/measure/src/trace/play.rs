@@ -532,14 +532,25 @@ impl Log {
     }
 }
 
+/// The last lines of a log's end, of which one byte more was read than is shown: where there is as much, it begins in the middle of a line,
+/// and `...` stands for what that lacks.
+fn last_words(end: &str) -> String {
+    let torn = end.len() as u64 > MOST_LAST_WORDS;
+    let lines = end.lines().map(str::trim).enumerate().filter(|(_, line)| !line.is_empty());
+    let lines: Vec<(usize, &str)> = lines.collect();
+    let last = lines[lines.len().saturating_sub(3)..].iter().map(|(at, line)| match at {
+        0 if torn => format!("...{}", line.split_once(' ').map_or(*line, |(_, rest)| rest)),
+        _ => (*line).to_owned(),
+    });
+    last.collect::<Vec<_>>().join(" | ")
+}
+
 fn row(kind: &str, job: &Submitted, detail: &JobDetail, since: impl Fn(f64) -> f64) -> Job {
     let view = &detail.job;
     let at = |ms: u64| since(ms as f64);
     let mut reason = view.reason.text.clone();
     if view.state != "COMPLETED" && view.ended_ms.is_some() {
-        let words = tail(&job.log.path, MOST_LAST_WORDS);
-        let lines: Vec<&str> = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        let last = lines[lines.len().saturating_sub(3)..].join(" | ");
+        let last = last_words(&tail(&job.log.path, MOST_LAST_WORDS + 1));
         if !last.is_empty() {
             reason.push_str(LAST_WORDS);
             reason.push_str(&last);
@@ -575,6 +586,20 @@ fn row(kind: &str, job: &Submitted, detail: &JobDetail, since: impl Fn(f64) -> f
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn last_words_that_are_torn_say_so() {
+        assert_eq!((last_words(""), last_words(" \n\n")), (String::new(), String::new()));
+        assert_eq!(last_words("one\n\ntwo\n three \nfour\n"), "two | three | four");
+        let line = "x".repeat(600);
+        assert_eq!(
+            last_words(&format!("ask.py\", line 1 {}\nMemoryError", &line[..590])),
+            format!("...line 1 {} | MemoryError", &line[..590])
+        );
+        assert_eq!(last_words(&format!("{line}y")), format!("...{line}y"));
+        // It is told from the beginning of a line on.
+        assert_eq!(last_words(&format!("\n{line}")), line);
+    }
 
     #[test]
     fn how_long_jobs_may_take_to_end_is_said() {

@@ -280,8 +280,8 @@ impl TaskFile {
         let mut tasks = Vec::new();
         for task in &self.tasks {
             if task.gpus > here.gpus {
-                let there = if here.gpus == 1 { "one".to_owned() } else { here.gpus.to_string() };
-                say(&format!("{} is left out: it asks for {} GPUs, there is {there}", task.name, task.gpus));
+                let there = if here.gpus == 1 { "is one".to_owned() } else { format!("are {}", here.gpus) };
+                say(&format!("{} is left out: it asks for {} GPUs, there {there}", task.name, task.gpus));
                 continue;
             }
             let played = task.played(self, here)?;

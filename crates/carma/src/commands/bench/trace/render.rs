@@ -49,11 +49,13 @@ pub(super) fn render(summary: &Summary, left: &[String], output: &Path, screen: 
     list("Not completed:", &summary.failed_alike);
     list("Broken off, and not counted:", &summary.cut);
     list("Left:", left);
-    let _ = writeln!(
-        text,
-        "\nPage: {}; rows: jobs.csv and plays/ beside it",
-        output.join("index.html").display()
-    );
+    let page = output.join("index.html");
+    // Where no play was over, the page has nothing to show but why.
+    let _ = if summary.policies.is_empty() {
+        writeln!(text, "\nNo play was over: {} has no figures", page.display())
+    } else {
+        writeln!(text, "\nPage: {}; rows: jobs.csv and plays/ beside it", page.display())
+    };
     text
 }
 
