@@ -550,7 +550,7 @@ pub(crate) struct MoveArgs {
     #[arg(value_name = "JOB", value_parser = job)]
     pub(crate) job: u64,
     /// Index of the GPU in `carma gpus` [default: of those of the same type that have room an idle one, else the one with the fewest jobs]
-    #[arg(value_name = "GPU")]
+    #[arg(value_name = "GPU", value_parser = gpu)]
     pub(crate) gpu: Option<u32>,
 }
 
@@ -736,6 +736,11 @@ fn job(text: &str) -> Result<u64, String> {
     let bad =
         || format!("'{text}' is not the number of a job; `carma queue` and `carma history` show the numbers");
     text.trim().parse().map_err(|_| bad())
+}
+
+/// The index of a GPU.
+fn gpu(text: &str) -> Result<u32, String> {
+    text.trim().parse().map_err(|_| format!("'{text}' is not the index of a GPU; `carma gpus` shows them"))
 }
 
 fn sharing() -> impl TypedValueParser<Value = SharingMode> {
