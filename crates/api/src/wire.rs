@@ -571,6 +571,10 @@ pub struct AttemptView {
     /// Time alone on GPUs that would have brought as much, as measured or predicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress_gpu_s: Option<f64>,
+    /// Of its time on GPUs, that beside others in which its speed was not measured: the progress is what was predicted, else 1 over the
+    /// number of jobs there. Absent: none, or it began under an older carma.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmeasured_gpu_s: Option<f64>,
     /// What was concluded from its end; absent while it runs.
     pub verdict: Option<ReasonView>,
 }

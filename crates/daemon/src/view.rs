@@ -426,6 +426,7 @@ fn placement_view(asker: Asker, state: &State, owner: u32, placement: &Placement
         unmetered_gpu_s: None,
         held_gpu_s: None,
         progress_gpu_s: None,
+        unmeasured_gpu_s: None,
         verdict: None,
     }
 }
@@ -435,6 +436,7 @@ fn with_had(asker: Asker, owner: u32, had: Had, view: AttemptView) -> AttemptVie
     let view = AttemptView {
         held_gpu_s: held.then(|| seconds(had.held)),
         progress_gpu_s: held.then(|| seconds(had.progress())),
+        unmeasured_gpu_s: (had.unmeasured > Millis::ZERO).then(|| seconds(had.unmeasured)),
         ..view
     };
     if !asker.may_read(owner) {

@@ -442,6 +442,7 @@ pub(crate) mod tests {
             unmetered_gpu_s: Some(12.0),
             held_gpu_s: Some(30.0),
             progress_gpu_s: Some(30.0),
+            unmeasured_gpu_s: None,
             verdict: Some(reason(
                 "OutOfMemoryRetry",
                 "out of GPU memory: culprit, it reached its own cap of 8.0 GiB; retried with at least 10.0 GiB (retry 1 of 3)",

@@ -212,6 +212,10 @@ pub struct Had {
     /// not say.
     #[serde(default, skip_serializing_if = "is_zero")]
     lost: u64,
+    /// Of the time, that beside others in which its speed was not measured, so that its progress is what was predicted, else 1 over the
+    /// number of jobs there. Journals from before carma kept it do not say.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub unmeasured: Millis,
     /// Energy by share, millijoules, as far as counters were read.
     pub energy_mj: u64,
     /// Of the time, that of which the energy is not known.
@@ -238,6 +242,11 @@ impl Had {
             let cost = u64::from(Fraction::ONE.0.saturating_sub(pace.0));
             self.lost = self.lost.saturating_add(span.0.saturating_mul(cost));
         }
+    }
+
+    /// Of a span that was charged, this part went by at a speed that nobody measured.
+    pub(crate) fn was_unmeasured(&mut self, span: Millis) {
+        self.unmeasured = self.unmeasured + span;
     }
 
     /// Of a span that was charged, this part was start-up. `floor_mw`: the GPU's idle power, milliwatts.
@@ -281,6 +290,7 @@ impl Had {
             held: self.held + other.held,
             progress: self.progress.saturating_add(other.progress),
             lost: self.lost.saturating_add(other.lost),
+            unmeasured: self.unmeasured + other.unmeasured,
             energy_mj: self.energy_mj.saturating_add(other.energy_mj),
             unmetered: self.unmetered + other.unmetered,
             starting: self.starting + other.starting,

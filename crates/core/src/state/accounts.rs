@@ -188,9 +188,16 @@ struct Part {
     pace: Fraction,
     /// Whether that was measured or predicted.
     known: bool,
+    /// Whether it was measured, or there is nobody beside it.
+    measured: bool,
     /// End of its start-up, until when its speed is 1.
     starts_until: Millis,
     load: Load,
+}
+
+/// The part of a span from a time on that is not start-up.
+fn works(starts_until: Millis, from: Millis, span: Millis) -> Millis {
+    span.since(starts_until.since(from))
 }
 
 /// The mean pace over a span from a time on, of which what is before the end of start-up goes at full speed.
@@ -265,7 +272,7 @@ impl Accounts {
             return;
         }
         let among = parts.len() as u64;
-        for (at, Part { pace, known, starts_until, load }) in (0..).zip(&parts) {
+        for (at, Part { pace, known, measured, starts_until, load }) in (0..).zip(&parts) {
             let pace = over(*pace, *starts_until, from, span);
             // What does not divide evenly goes to the first, a millisecond each.
             let charged = Millis(span.0 / among + u64::from(at < span.0 % among));
@@ -273,6 +280,9 @@ impl Accounts {
             account.charge(from, span, charged, pace, options);
             let had = self.jobs.entry(load.job).or_default();
             had.charge(span, pace, *known);
+            if !measured {
+                had.was_unmeasured(works(*starts_until, from, span));
+            }
             if let Some(floor_mw) = meter.floor_mw() {
                 had.starts(starts_until.since(from).min(span), floor_mw);
             }
@@ -367,6 +377,7 @@ impl State {
             Some(Part {
                 pace,
                 known,
+                measured: self.is_measured(job),
                 starts_until: self.starts_until(job, tenant),
                 load: load(gpu, job, pace),
             })
@@ -421,7 +432,11 @@ impl State {
                 continue;
             };
             let (from, span) = (meter.until, self.now.since(meter.until));
-            had.charge(span, over(pace, self.starts_until(job, tenant), from, span), known);
+            let starts_until = self.starts_until(job, tenant);
+            had.charge(span, over(pace, starts_until, from, span), known);
+            if !self.is_measured(job) {
+                had.was_unmeasured(works(starts_until, from, span));
+            }
         }
         had
     }
@@ -441,6 +456,13 @@ impl State {
             Some((pace, predicted.is_some()))
         };
         gpus.filter_map(on).min().unwrap_or((Fraction::ONE, false))
+    }
+
+    /// Whether [`Self::pace`] of a job is known and no prediction: it is measured, or there is no other on its GPUs.
+    fn is_measured(&self, job: &Job) -> bool {
+        let gpus = job.placement().into_iter().flat_map(|placed| &placed.gpus);
+        job.measured.is_some_and(|measured| measured.over >= self.options.slowdown_window)
+            || gpus.filter_map(|id| self.gpu(*id)).all(|gpu| gpu.tenants.len() <= 1)
     }
 
     /// Brings the accounts of all GPUs up to date.
@@ -593,7 +615,13 @@ mod tests {
     fn charge(accounts: &mut Accounts, parts: &[(u32, u32)], now: Millis, options: &Options) {
         let part = |(job, (uid, pace)): (u64, &(u32, u32))| {
             let load = Load { job: JobId(job), uid: *uid, memory: 1, activity: None };
-            Part { pace: Fraction::percent(*pace), known: true, starts_until: Millis::ZERO, load }
+            Part {
+                pace: Fraction::percent(*pace),
+                known: true,
+                measured: *pace < 90,
+                starts_until: Millis::ZERO,
+                load,
+            }
         };
         accounts.charge(GpuId(0), (1..).zip(parts).map(part).collect(), Others::None, now, options);
     }
@@ -618,6 +646,8 @@ mod tests {
         assert_eq!((one.unmetered, two.unmetered), (Millis::ZERO, Millis::ZERO));
         let had = accounts.jobs[&JobId(2)];
         assert_eq!((had.held, had.progress(), had.energy_mj), (HOUR, Millis(HOUR.0 * 9 / 10), 150_000));
+        // Of the second the speed was not measured.
+        assert_eq!((had.unmeasured, accounts.jobs[&JobId(1)].unmeasured), (HOUR, Millis::ZERO));
         // The counter began anew.
         charge(&mut accounts, &parts, Millis(HOUR.0 * 4), &options);
         accounts.read(gpu, 7_000, Millis(HOUR.0 * 4), &options);
@@ -638,8 +668,13 @@ mod tests {
         let (options, gpu) = (Options::default(), GpuId(0));
         let starts = |accounts: &mut Accounts, now| {
             let load = Load { job: JobId(1), uid: 1, memory: 1, activity: None };
-            let part =
-                Part { pace: Fraction::percent(50), known: true, starts_until: Millis::secs(50), load };
+            let part = Part {
+                pace: Fraction::percent(50),
+                known: true,
+                measured: false,
+                starts_until: Millis::secs(50),
+                load,
+            };
             accounts.charge(gpu, vec![part], Others::None, now, &options);
         };
         let alone = |accounts: &Accounts| accounts.jobs[&JobId(1)].alone_mj(300_000);
@@ -651,6 +686,8 @@ mod tests {
         accounts.read(gpu, 0, Millis::secs(20), &options);
         charge(&mut accounts, &[], Millis::secs(40), &options);
         accounts.read(gpu, 2_000_000, Millis::secs(40), &options);
+        // Until the fiftieth second it starts, and so does no progress need to be measured.
+        assert_eq!(accounts.jobs[&JobId(1)].unmeasured, Millis::ZERO);
         // Ten seconds of start-up, and half of thirty of work.
         starts(&mut accounts, Millis::secs(80));
         assert_eq!(alone(&accounts), 3_000_000 + 1_000_000 + 4_500_000);

@@ -30,6 +30,9 @@ use std::path::{Path, PathBuf};
 /// a fifth of it, detail and indentation included.
 const LARGEST: u64 = 1 << 30;
 
+/// A clock so far from that of this process is another one.
+const OTHER_TIME_MS: u64 = 60_000;
+
 /// The page where no name is given.
 const PAGE: &str = "carma-report.html";
 /// The same of rows as Parquet.
@@ -107,8 +110,9 @@ fn of_daemon(context: &Context, args: &ReportArgs) -> Outcome {
     let run = run::recorded(&recorded);
     let (exclusive, more) = run::exclusive(&recorded, &run);
     let unit = unit_of(&run, exclusive.as_ref());
-    let notes: Vec<String> =
-        recorded.notes.iter().cloned().chain(remarks_of(&recorded, &run, unit)).chain(more).collect();
+    let said = predicted_of(&recorded, &run).filter(|_| args.html.is_some());
+    let remarks = said.into_iter().chain(remarks_of(&recorded, &run, unit)).chain(more);
+    let notes: Vec<String> = recorded.notes.iter().cloned().chain(remarks).collect();
     let Some(page) = &args.html else {
         let text = summary(&recorded, &run, exclusive.as_ref(), unit, &notes, &screen);
         return put(args.output.as_deref(), &text);
@@ -178,6 +182,18 @@ fn unit_of(run: &RunResult, exclusive: Option<&RunResult>) -> Unit {
     Unit::of(energies.filter(|energy| energy.is_finite()).fold(0.0, f64::max))
 }
 
+/// Of how many jobs it is not measured how fast they went. `None`: of none.
+fn predicted_of(of: &Recorded, run: &RunResult) -> Option<String> {
+    let predicted = run::predicted(of, run);
+    (predicted > 0).then(|| {
+        format!(
+            "Of {predicted} of the {} jobs that completed the speed beside others is only predicted for more than a tenth of their time: \
+             what rests on that, slowdown and all of exclusive GPUs, may be far off",
+            run.summary.completed
+        )
+    })
+}
+
 /// What a reader should know of what was recorded. Figures of GPUs are of the same rows and the same time as those of the run.
 fn remarks_of(of: &Recorded, run: &RunResult, unit: Unit) -> Vec<String> {
     let mut remarks = Vec::new();
@@ -245,8 +261,8 @@ fn remarks_of(of: &Recorded, run: &RunResult, unit: Unit) -> Vec<String> {
             String::new()
         };
         remarks.push(format!(
-            "the energy counters of the GPUs went on by {} in {time}{anew}; the jobs that were there took {} over all of \
-             their own time{partly}{unknown}. What was idle: carma usage",
+            "the energy counters went on by {} in {time}{anew}; the jobs took {} over all of their own time{partly}{unknown}. \
+             What was idle: carma usage",
             unit.text(counted),
             unit.text(jobs)
         ));
@@ -271,7 +287,7 @@ fn page_of(
         trace: "",
         cluster: &gpus(of),
         command: &format!("carma {}", shell_line(&words)),
-        date: &now(),
+        date: &written(of.now_ms),
         notes,
         runs: &runs,
         joules: &run::joules(of),
@@ -320,16 +336,23 @@ fn summary(
         Right("JOBS/GPU"),
     ];
     let mut rows = Vec::new();
-    for run in [Some(run), exclusive].into_iter().flatten() {
+    let predicted = predicted_of(of, run);
+    for (n, run) in [Some(run), exclusive].into_iter().flatten().enumerate() {
         let s = &run.summary;
+        let about = |rests: bool, text: String| match rests && predicted.is_some() && text != "-" {
+            true => format!("~{text}"),
+            false => text,
+        };
+        // Of exclusive GPUs all that has to do with how long jobs run.
+        let of_model = n > 0;
         rows.push(vec![
             run.policy.clone(),
-            time(s.makespan_s),
-            time(s.wait_s.mean),
-            time(s.jct_s.mean),
-            share(s.slowdown.mean),
+            about(of_model, time(s.makespan_s)),
+            about(of_model, time(s.wait_s.mean)),
+            about(of_model, time(s.jct_s.mean)),
+            about(!of_model, share(s.slowdown.mean)),
             s.oom.to_string(),
-            known(s.energy_j, &|joules| unit.text(joules)),
+            about(of_model, known(s.energy_j, &|joules| unit.text(joules))),
             share(s.smact),
             known(s.memory_mib, &|mib| MiB(mib as u64).to_string()),
             known(s.power_w, &|w| format!("{w:.0} W")),
@@ -340,6 +363,9 @@ fn summary(
     let explained = "WAIT, JCT and SLOWDOWN are means over the jobs that completed, SMACT, MEMORY and POWER over time and GPUs. \
          --html makes a page of it, --csv and --json print the rows, --parquet writes them.";
     let _ = writeln!(text, "{}", lines(explained));
+    if let Some(predicted) = predicted {
+        let _ = writeln!(text, "{}", lines(&format!("{predicted} (~).")));
+    }
     for note in notes {
         for (i, line) in wrap(&clean(&format!("note: {note}")), screen, 6).into_iter().enumerate() {
             let _ = writeln!(text, "{}{line}", if i == 0 { "" } else { "      " });
@@ -405,6 +431,15 @@ fn remarks(reply: &SimulateReply) -> Vec<String> {
 /// The time, as a page shows it.
 pub(crate) fn now() -> String {
     Zoned::now().strftime("%Y-%m-%d %H:%M %Z").to_string()
+}
+
+/// The same of a page of what a daemon recorded, whose time may be another one.
+fn written(daemon_ms: u64) -> String {
+    let here = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(daemon_ms);
+    let is_other = here.abs_diff(daemon_ms) > OTHER_TIME_MS;
+    let why =
+        if is_other { "; the daemon has another time, as `--speed` of virtual GPUs makes it" } else { "" };
+    format!("{}{why}", now())
 }
 
 /// Writes a page whole: a reader never sees half of one.

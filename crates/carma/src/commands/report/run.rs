@@ -64,6 +64,18 @@ fn pace(attempt: &AttemptView) -> Option<f64> {
     (held > 0.0 && progress > 0.0).then(|| (progress / held).min(1.0))
 }
 
+/// More of its time on GPUs than this went by at a speed that nobody measured: then how long a job takes alone is a prediction.
+const PREDICTED: f64 = 0.1;
+
+/// Of the jobs that completed, those of which it is only predicted how fast they went beside others.
+pub(super) fn predicted(of: &Recorded, run: &RunResult) -> usize {
+    let is_predicted = |job: &Ran| {
+        let sum = |part: fn(&AttemptView) -> Option<f64>| job.attempts.last().and_then(part).unwrap_or(0.0);
+        sum(|attempt| attempt.unmeasured_gpu_s) > PREDICTED * sum(|attempt| attempt.held_gpu_s)
+    };
+    of.jobs.iter().zip(&run.jobs).filter(|(job, outcome)| outcome.end.is_some() && is_predicted(job)).count()
+}
+
 /// The stretches of an attempt on GPUs as far as they lie in a span: one, or those between its suspensions.
 fn stretches_of(attempt: &AttemptView, job: u32, span: Span) -> Vec<Stretch> {
     let Some(from_ms) = attempt.started_ms else { return Vec::new() };
@@ -502,38 +514,28 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
     let these = if at_once > 0 {
         format!("{count} of the {} jobs that completed (the others were over at once)", count + at_once)
     } else {
-        format!("the {count} jobs that completed")
+        format!("the {count} job{} that completed", if count == 1 { "" } else { "s" })
     };
     let mut notes = vec![format!(
-        "{EXCLUSIVE}, simulated: what {these} would have done one after the other with GPUs to \
-         themselves, by the model of {}{}. How long each would have run alone is its time here times its speed over its speed \
-         alone, as measured, else as predicted, else 1 over the number of jobs on the GPU{}. What each does to a GPU is what was \
-         seen of it alone{}{}",
+        "{EXCLUSIVE}, simulated: {these} one after the other with GPUs to themselves, by the model of {}{}. Time alone is time here times \
+         progress{}; activity is that seen alone{}{}",
         cluster.spec(),
         if part.is_empty() {
             String::new()
         } else {
             format!(
-                "; {all} were there, so that makespan, out-of-memory, energy and means of GPUs are not of the same jobs as in the \
-                 run as it was"
+                ", while {all} were there: its figures and those of the run as it was are not of the same jobs"
             )
         },
         if as_run > 0 { format!("; of {as_run} it is the time here") } else { String::new() },
-        if estimated > 0 {
-            format!(
-                "; of {estimated} that were not for a whole window, its part of what was seen of the GPU, over its speed"
-            )
-        } else {
-            String::new()
-        },
+        if estimated > 0 { format!("; of {estimated} a part of that of the GPU") } else { String::new() },
         if untold.contains(&"power") { "" } else { ". Power is a model's" },
     )];
     if let [others @ .., last] = &*untold {
         let names =
             if others.is_empty() { (*last).to_owned() } else { format!("{} and {last}", others.join(", ")) };
         notes.push(format!(
-            "{EXCLUSIVE}, simulated: what a job does to a GPU could not be read of {} of the {count} jobs, so that nothing is told \
-             of {names}",
+            "{EXCLUSIVE}, simulated: activity could not be read of {} of the {count} jobs, so that nothing is told of {names}",
             unseen.iter().max().unwrap_or(&0)
         ));
     }
@@ -599,6 +601,7 @@ pub(super) mod tests {
             unmetered_gpu_s: None,
             held_gpu_s: held,
             progress_gpu_s: held.zip(pace).map(|(held, pace)| held * pace),
+            unmeasured_gpu_s: None,
             verdict: verdict.map(reason),
         }
     }
@@ -707,6 +710,36 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn jobs_whose_speed_is_only_predicted_are_counted() {
+        let beside = |unmeasured_gpu_s, pace| {
+            let attempt = attempt(100, Some(300), Some("Completed"), Some(pace));
+            AttemptView { unmeasured_gpu_s, ..attempt }
+        };
+        let of = recorded_run(vec![
+            ran(1, 100, vec![beside(Some(180.0), 0.9)]),
+            // Its first moments are no matter.
+            ran(2, 100, vec![beside(Some(15.0), 0.5)]),
+            ran(3, 100, vec![beside(None, 1.0)]),
+            ran(4, 100, vec![AttemptView { ended_ms: None, verdict: None, ..beside(Some(180.0), 0.9) }]),
+        ]);
+        let run = recorded(&of);
+        assert_eq!(predicted(&of, &run), 1);
+        let screen = carma_cli::Screen::of_width(None);
+        let (exclusive, _) = exclusive(&of, &run);
+        let text =
+            crate::commands::report::summary(&of, &run, exclusive.as_ref(), Unit::of(1.0), &[], &screen);
+        // What is measured of one and predicted of the other is marked: of what exclusive GPUs would have done all that is of time.
+        assert!(
+            text.contains("~1.") && text.contains("Of 1 of the 3 jobs that completed the speed"),
+            "{text}"
+        );
+        let of = recorded_run(vec![ran(2, 100, vec![beside(Some(15.0), 0.5)])]);
+        let run = recorded(&of);
+        let text = crate::commands::report::summary(&of, &run, None, Unit::of(1.0), &[], &screen);
+        assert!(!text.contains('~') && !text.contains("predicted"), "{text}");
+    }
+
+    #[test]
     fn no_figure_of_exclusive_gpus_rests_on_an_assumption() {
         let job = ran(1, 100, vec![attempt(100, Some(300), Some("Completed"), Some(1.0))]);
         let mut of = recorded_run(vec![job]);
@@ -759,7 +792,7 @@ pub(super) mod tests {
         };
         let notes = noted(vec![long, at_once(2), at_once(3)]);
         assert!(
-            notes.contains("what 1 of the 3 jobs that completed (the others were over at once)"),
+            notes.contains("simulated: 1 of the 3 jobs that completed (the others were over at once)"),
             "{notes}"
         );
         assert!(noted(vec![at_once(2)]).contains("all jobs that completed were over at once"));
@@ -887,7 +920,7 @@ pub(super) mod tests {
         let run = recorded(&of);
         let (some, notes) = exclusive(&of, &run);
         assert_eq!(some.unwrap().policy, "exclusive, simulated (1 of 3)");
-        assert!(notes[0].contains("; 3 were there, so that makespan"), "{notes:?}");
+        assert!(notes[0].contains(", while 3 were there: its figures"), "{notes:?}");
         let of = recorded_run(vec![done]);
         let (all, notes) = exclusive(&of, &recorded(&of));
         assert_eq!(all.unwrap().policy, "exclusive, simulated");
@@ -947,8 +980,7 @@ pub(super) mod tests {
                 remarks_of(of, &run, unit_of(&run, None)),
             )
         };
-        let note = "the energy counters of the GPUs went on by 60.0 kJ in the time from the first arrival to the last end; the \
-                    jobs that were there took 10.0 kJ over all of their own time. What was idle: carma usage";
+        let note = "the energy counters went on by 60.0 kJ in the time from the first arrival to the last end; the jobs took 10.0 kJ over all of their own time. What was idle: carma usage";
         let exact = ((1.0, 1.0, 0.6, 0.6, 200.0 * 300.0), vec![note.to_owned()]);
         (of.rows, of.finer) = (rows(60), Some(fine.clone()));
         assert_eq!(figures(&of), exact);
