@@ -374,7 +374,7 @@ fn a_job_whose_gpu_is_gone_is_told_to_move() {
         let root = Peer { user: User::new(0, "root"), ..peer(0) };
         machine.engine.try_order(Order::Unsuspend(job), &root).unwrap().1
     };
-    assert!(resumed(&mut machine).ends_with("as soon as its GPU has room"));
+    assert!(resumed(&mut machine).ends_with("as soon as GPU 0, which it left, has room"));
     let left = machine.engine.state.gpus().iter().skip(1).map(|gpu| gpu.info.clone()).collect();
     machine.written(Input::Inventory(left));
     let told = resumed(&mut machine);
