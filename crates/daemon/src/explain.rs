@@ -338,7 +338,7 @@ fn ends(
 ) -> Vec<(JobId, Option<LeftView>)> {
     let running = state.active_jobs();
     let running = running.filter(|job| matches!(job.phase, Phase::Running { .. }));
-    let left = |job: &Job| run_time::left(asker, state, job, done.get(&job.spec.id), now);
+    let left = |job: &Job| run_time::left(asker.source_for(job), state, job, done.get(&job.spec.id), now);
     let mut ends: Vec<_> = running.map(|job| (job.spec.id, left(job))).collect();
     ends.sort_by_key(|(id, left)| (left.is_none(), left.as_ref().map(|left| left.left_s), *id));
     ends

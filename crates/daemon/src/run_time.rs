@@ -1,7 +1,6 @@
 //! How long jobs are expected to run, and what their ends teach of it.
 
 use crate::gist::Gist;
-use crate::view::Asker;
 use carma_api::wire::{LeftView, RunTimeView};
 use carma_core::explain::Reason;
 use carma_core::model::{Attempt, ExitStatus, Job, JobId, Phase, RunTime};
@@ -108,10 +107,17 @@ pub fn to_view(run_time: &RunTime, source: String) -> RunTimeView {
     RunTimeView { low_s, median_s, high_s, guess: run_time.is_guess(), source }
 }
 
-/// How long a job still has to run, and by what that is known, as far as the asker may know that. `done`: how far it is by its own count.
+/// How long a job still has to run, and by what that is known. `done`: how far it is by its own count. `source`: what its forecast rests on,
+/// for who asks.
 #[must_use]
-pub fn left(asker: Asker, state: &State, job: &Job, done: Option<&Done>, now: Millis) -> Option<LeftView> {
-    let expected = expected_left(asker, state, job, done, now);
+pub fn left(
+    source: impl Fn(&RunTime) -> String,
+    state: &State,
+    job: &Job,
+    done: Option<&Done>,
+    now: Millis,
+) -> Option<LeftView> {
+    let expected = expected_left(source, state, job, done, now);
     let Some(by) = ended_by(state, job) else { return expected };
     let left_s = by.since(now).0.div_ceil(1000);
     let told = LeftView { left_s, counted: false, source: "the time that it is given to end".to_owned() };
@@ -120,7 +126,7 @@ pub fn left(asker: Asker, state: &State, job: &Job, done: Option<&Done>, now: Mi
 
 /// The same of one that nobody ends.
 fn expected_left(
-    asker: Asker,
+    source: impl Fn(&RunTime) -> String,
     state: &State,
     job: &Job,
     done: Option<&Done>,
@@ -141,7 +147,7 @@ fn expected_left(
         (None, Some(forecast)) => {
             let (quantiles, ran_s) = ([forecast.low_s, forecast.median_s, forecast.high_s], elapsed.0 / 1000);
             let left = beside(left_s(quantiles, ran_s), job.measured.map(|measured| measured.progress));
-            let source = asker.source(job.spec.user.uid, forecast);
+            let source = source(forecast);
             let source = if ran_s > forecast.high_s {
                 format!("what it has taken, which is longer than {source}")
             } else {
@@ -306,7 +312,7 @@ mod tests {
         let mut job = state.job(JobId(1)).unwrap().clone();
         let said = |job: &Job, share: Option<f64>| {
             let done = share.map(|share| Done { share, per_s: None, at_s: 60.0, took_s: 0.0 });
-            left(Asker::new(0, true), &state, job, done.as_ref(), at).map(|left| (left.left_s, left.counted))
+            left(RunTime::to_string, &state, job, done.as_ref(), at).map(|left| (left.left_s, left.counted))
         };
         assert_eq!(said(&job, None), Some((55, false)));
         // It counted to the end of half an hour.

@@ -58,6 +58,12 @@ impl Asker {
         if self.may_read(owner) { forecast.to_string() } else { EARLIER.to_owned() }
     }
 
+    /// The same of a job's forecasts.
+    pub(crate) fn source_for(self, job: &Job) -> impl Fn(&RunTime) -> String {
+        let owner = job.spec.user.uid;
+        move |forecast| self.source(owner, forecast)
+    }
+
     fn reason(self, owner: u32, reason: &Reason) -> ReasonView {
         let text = if self.may_read(owner) { reason.to_string() } else { reason.public_text() };
         ReasonView { code: reason.code().to_owned(), text }
@@ -248,7 +254,7 @@ fn live_view(
     let row = JobView {
         // Whole percents that are done: all is done when it has ended.
         done_pct: done.map(|done| (done.share * 100.0) as u32),
-        left: run_time::left(asker, state, job, done, now),
+        left: run_time::left(asker.source_for(job), state, job, done, now),
         ..job_view(asker, state, job, waiting)
     };
     if asker.may_read(job.spec.user.uid) {

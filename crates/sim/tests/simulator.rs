@@ -847,3 +847,27 @@ fn light_jobs_that_come_at_once_start_at_once() {
     assert_eq!(starts.len(), 4);
     assert!(starts.iter().all(|at| *at < Millis::secs(1)), "{starts:?}");
 }
+
+/// Of two GPUs one is kept for an overdue job on both, which waits for a job that has taken longer than expected. The longer that one goes on
+/// the longer it is taken to go on, until a job of which nothing is known may have the GPU meanwhile: though nothing happens that would say so.
+#[test]
+fn while_a_job_waits_time_alone_may_let_it_start() {
+    let job = |n: u64, (arrival, seconds, gpus, memory): (u64, u64, u32, u64)| {
+        let task = CatalogueTask {
+            memory: vec![MiB(memory)],
+            forecasts: Forecasts { declared: Some(MiB(memory)), ..Forecasts::default() },
+            activity: Activity { smact: Some(0.1), drama: Some(0.05), ..Activity::default() },
+            ..CatalogueTask::default()
+        };
+        let job = job_of_its_own_task(n, Millis::secs(seconds), task);
+        WorkJob { arrival: Millis::secs(arrival), gpus, ..job }
+    };
+    let jobs = [(0, 100_000, 1, 3_000), (10, 60, 2, 39_000), (20_000, 280, 1, 30_000)];
+    let jobs = (0..).zip(jobs).map(|(n, of)| job(n, of)).collect();
+    let workload = Workload { name: "kept".into(), users: vec!["ann".into()], jobs, notes: Vec::new() };
+    let run = play(&workload, &cluster("2xA100-40GB"), &setup("adaptive", SharingMode::Mps));
+    // Half of what it has done, four hours, is left of the first.
+    let start = run.jobs[2].first_start.unwrap();
+    assert!((Millis::secs(28_800)..Millis::secs(28_900)).contains(&start), "{start:?}");
+    assert!(run.jobs[1].first_start.unwrap() >= Millis::secs(100_000));
+}
