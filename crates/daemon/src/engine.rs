@@ -1140,7 +1140,7 @@ impl Engine {
         let idle = self.state.queue().is_empty() && self.state.active().is_empty();
         if idle {
             self.wake = self.meter_idle(now);
-            // Nobody is there whom the rest would matter to.
+            // The rest matters to jobs alone.
             drop(self.parts.board.take());
             return;
         }

@@ -99,7 +99,7 @@ pub enum Aside {
         slowdown: Fraction,
         /// The limit.
         limit: Fraction,
-        /// Nobody asked for it: it is what the policy lets every job keep.
+        /// It is the policy's, for every job, and no user's.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         by_policy: bool,
     },

@@ -244,7 +244,7 @@ impl Had {
         }
     }
 
-    /// Of a span that was charged, this part went by at a speed that nobody measured.
+    /// Of a span that was charged, this part was beside others without a measured speed.
     pub(crate) fn was_unmeasured(&mut self, span: Millis) {
         self.unmeasured = self.unmeasured + span;
     }

@@ -219,7 +219,9 @@ impl<'a> Beside<'a> {
 
     /// The jobs in the order of their ends, alone and as expected, each with the time until then. `None`: this plan has placed one.
     pub(super) fn ends(&self) -> Option<Vec<(Millis, JobId)>> {
-        let left = |neighbour: &Neighbour| Some((self.course(neighbour)?.left_as_expected(), neighbour.job));
+        let left = |neighbour: &Neighbour| {
+            Some((self.course(neighbour)?.as_expected().likely_left(), neighbour.job))
+        };
         let mut ends: Vec<_> = self.neighbours.iter().map(left).collect::<Option<_>>()?;
         ends.sort_unstable();
         Some(ends)

@@ -12,6 +12,7 @@ use crate::explain::UserLimit;
 use crate::ledger::{Gpu, Tenant};
 use crate::model::{GpuId, Had, Job, JobId, SharingMode, User};
 use crate::policy::{Allowance, Options};
+use crate::progress::Measured;
 use crate::units::{Fraction, Millis, is_zero};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -188,16 +189,11 @@ struct Part {
     pace: Fraction,
     /// Whether that was measured or predicted.
     known: bool,
-    /// Whether it was measured, or there is nobody beside it.
+    /// Whether it was measured, or the job is alone.
     measured: bool,
     /// End of its start-up, until when its speed is 1.
     starts_until: Millis,
     load: Load,
-}
-
-/// The part of a span from a time on that is not start-up.
-fn works(starts_until: Millis, from: Millis, span: Millis) -> Millis {
-    span.since(starts_until.since(from))
 }
 
 /// The mean pace over a span from a time on, of which what is before the end of start-up goes at full speed.
@@ -281,7 +277,7 @@ impl Accounts {
             let had = self.jobs.entry(load.job).or_default();
             had.charge(span, pace, *known);
             if !measured {
-                had.was_unmeasured(works(*starts_until, from, span));
+                had.was_unmeasured(span.since(starts_until.since(from)));
             }
             if let Some(floor_mw) = meter.floor_mw() {
                 had.starts(starts_until.since(from).min(span), floor_mw);
@@ -422,7 +418,7 @@ impl State {
         jobs > 0 && gpus >= job.spec.request.gpus && job.not_before.is_none_or(|until| until <= self.now)
     }
 
-    /// What the present attempt of a job that has GPUs had of them until now.
+    /// What the present attempt of a job that has GPUs had of them until now, as far as its time and its progress go.
     pub(super) fn had_until_now(&self, job: &Job) -> Had {
         let mut had = self.accounts.had(job.spec.id);
         let (pace, known) = self.pace(job);
@@ -432,11 +428,7 @@ impl State {
                 continue;
             };
             let (from, span) = (meter.until, self.now.since(meter.until));
-            let starts_until = self.starts_until(job, tenant);
-            had.charge(span, over(pace, starts_until, from, span), known);
-            if !self.is_measured(job) {
-                had.was_unmeasured(works(starts_until, from, span));
-            }
+            had.charge(span, over(pace, self.starts_until(job, tenant), from, span), known);
         }
         had
     }
@@ -444,7 +436,7 @@ impl State {
     /// How fast a job goes, over its speed alone: on several GPUs, as fast as on the slowest; and whether that was measured or
     /// predicted.
     pub(crate) fn pace(&self, job: &Job) -> (Fraction, bool) {
-        if let Some(measured) = job.measured.filter(|m| m.over >= self.options.slowdown_window) {
+        if let Some(measured) = self.measured_over_window(job) {
             return (measured.progress.min(Fraction::ONE), true);
         }
         let gpus = job.placement().into_iter().flat_map(|placed| &placed.gpus);
@@ -458,10 +450,15 @@ impl State {
         gpus.filter_map(on).min().unwrap_or((Fraction::ONE, false))
     }
 
+    /// What was measured of a job over a whole window.
+    pub(crate) fn measured_over_window(&self, job: &Job) -> Option<Measured> {
+        job.measured.filter(|measured| measured.over >= self.options.slowdown_window)
+    }
+
     /// Whether [`Self::pace`] of a job is known and no prediction: it is measured, or there is no other on its GPUs.
     fn is_measured(&self, job: &Job) -> bool {
         let gpus = job.placement().into_iter().flat_map(|placed| &placed.gpus);
-        job.measured.is_some_and(|measured| measured.over >= self.options.slowdown_window)
+        self.measured_over_window(job).is_some()
             || gpus.filter_map(|id| self.gpu(*id)).all(|gpu| gpu.tenants.len() <= 1)
     }
 

@@ -34,9 +34,10 @@ impl Course {
         self.left.max(self.least).max(Millis(1))
     }
 
-    /// The same, if it takes no longer than expected; of one that has taken longer, as it is likely.
-    pub(crate) fn left_as_expected(self) -> Millis {
-        if self.left.is_zero() { self.likely_left() } else { self.left }
+    /// This course if the job takes no longer than expected; of one that has taken longer, as it is likely.
+    pub(crate) fn as_expected(self) -> Self {
+        let least = if self.left.is_zero() { self.least } else { Millis::ZERO };
+        Self { least, ..self }
     }
 
     /// Whether a job that stays so long beside this one is over so soon, in a fiftieth of what this one has left, that it may slow it down
@@ -138,9 +139,7 @@ impl State {
 
     /// The same, if it takes no longer than expected; of one that has taken longer, as it is likely.
     pub(crate) fn ends_as_expected_in(&self, job: &Job) -> Millis {
-        let course = self.course(job);
-        let least = if course.left.is_zero() { course.least } else { Millis::ZERO };
-        Course { least, ..course }.ends_in(self.pace(job).0)
+        self.course(job).as_expected().ends_in(self.pace(job).0)
     }
 }
 

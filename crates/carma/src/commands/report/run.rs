@@ -64,7 +64,7 @@ fn pace(attempt: &AttemptView) -> Option<f64> {
     (held > 0.0 && progress > 0.0).then(|| (progress / held).min(1.0))
 }
 
-/// More of its time on GPUs than this went by at a speed that nobody measured: then how long a job takes alone is a prediction.
+/// The share of its time without a measured speed above which a job's time alone counts as a prediction.
 const PREDICTED: f64 = 0.1;
 
 /// Of the jobs that completed, those of which it is only predicted how fast they went beside others.

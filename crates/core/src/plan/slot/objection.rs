@@ -170,12 +170,11 @@ impl Slot<'_> {
 
     /// A job here that is measured to keep less than the policy asks for: who joins would slow it down further.
     fn too_slow_already(&self, rule: Progress) -> Option<Objection> {
-        let window = self.state.options().slowdown_window;
         // What was measured beside others than these is void already.
         self.gpu.tenants.iter().find_map(|tenant| {
             let job = self.state.job(tenant.job)?;
             let least = rule.with(job.placement()?.floor).least_measured();
-            let measured = job.measured.filter(|measured| measured.over >= window)?;
+            let measured = self.state.measured_over_window(job)?;
             let is_slow = measured.progress < least;
             is_slow.then_some(Objection::TooSlow { job: tenant.job, measured: measured.progress, least })
         })
