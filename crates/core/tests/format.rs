@@ -119,6 +119,7 @@ fn jobs_without_a_run_time_read_and_write_as_they_did() {
         runs: 4,
         commands: 0,
         counted: false,
+        scaled: false,
         exact: false,
     };
     job.run_time = Some(run_time);

@@ -1176,7 +1176,9 @@ impl Engine {
     /// Takes in how fast jobs go, and answers what the plan wants to have predicted.
     fn predict(&mut self, now: Millis) {
         let looks = self.parts.board.looks();
-        for input in self.parts.slowdowns.look(now, &self.state, &looks) {
+        let memory = &self.parts.memory;
+        let iterations = |job| memory.gist(job)?.signature.iterations;
+        for input in self.parts.slowdowns.look(now, &self.state, &looks, iterations) {
             let counted = match &input {
                 Input::Counted { job, .. } => Some(*job),
                 _ => None,

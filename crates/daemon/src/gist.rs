@@ -63,7 +63,8 @@ impl Gist {
         let mut signature = signature(request, uid);
         let program = own_program(&request.command);
         let class = class(request, uid, &signature, program.is_some());
-        (signature.length, signature.script) = (String::new(), String::new());
+        (signature.length, signature.of_any_length) = (String::new(), String::new());
+        signature.script = String::new();
         let estimates: Vec<Estimate> =
             request.estimates.iter().take(MOST_ESTIMATES).filter_map(from_view).collect();
         let shares = request.estimates.iter().take(MOST_ESTIMATES);
@@ -187,6 +188,13 @@ fn class(request: &SubmitRequest, uid: u32, signature: &Signature, is_named: boo
     let class = Class::of(&uid.to_string(), &program, &command);
     // `python -c`, `make` and the like run anything under one name. The key of the command, which is stored, stays what it was.
     let class = Class { program: if is_named { class.program } else { class.user }, ..class };
+    let class = match signature.iterations.filter(|_| is_named) {
+        Some(iterations) => {
+            let any_length = format!("{:016x} {batch} {}", signature.program, signature.of_any_length);
+            class.of_length(&any_length, iterations)
+        }
+        None => class,
+    };
     match signature.shared.filter(|_| is_named) {
         Some(shared) => class.shared_as(&format!("{shared:016x} {batch} {}", signature.length)),
         None => Class { shared: class.program, ..class },

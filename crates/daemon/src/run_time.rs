@@ -292,6 +292,7 @@ mod tests {
             runs: 1,
             commands: 1,
             counted: false,
+            scaled: false,
             exact: false,
         };
         let new = NewJob { run_time: Some(run_time), ..new_job(1) };

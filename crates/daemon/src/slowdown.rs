@@ -380,8 +380,15 @@ impl Slowdowns {
 
     // --- looking -------------------------------------------------------------------------------
 
-    /// Looks at all running jobs. Returns what the core should know.
-    pub fn look(&mut self, now: Millis, state: &State, looks: &[Look]) -> Vec<Input> {
+    /// Looks at all running jobs. Returns what the core should know. `iterations`: how many steps or epochs a job's command says that it is
+    /// to do.
+    pub fn look(
+        &mut self,
+        now: Millis,
+        state: &State,
+        looks: &[Look],
+        iterations: impl Fn(JobId) -> Option<u64>,
+    ) -> Vec<Input> {
         let mut inputs = Vec::new();
         let mut observed: BTreeMap<JobId, f64> = BTreeMap::new();
         let mut counting: BTreeSet<JobId> = BTreeSet::new();
@@ -425,6 +432,7 @@ impl Slowdowns {
             }
             let share = Some(done.get(&job.spec.id)).filter(|_| counts).and_then(|done| watch.counts(done));
             inputs.extend(share.map(|share| Input::Counted { job: job.spec.id, attempt, share }));
+            let iterations = iterations(job.spec.id);
             // With fewer threads than it asked for it is not as it is alone.
             let narrowed = is_narrowed(job) && placement.thread_percent != job.spec.request.thread_percent;
             // One that is to end may save its work for minutes, and one that leaves its GPU or comes back gets nothing done: that is not how
@@ -438,10 +446,10 @@ impl Slowdowns {
                 watch.breaks(now);
             } else if neighbourhood.alone {
                 let window = state.options().slowdown_window;
-                self.look_alone(now, job, &gpus, &neighbourhood, window, looks);
+                self.look_alone(now, (job, iterations), &gpus, &neighbourhood, window, looks);
             } else {
                 let latency = self.look_at_latency(now, state, job, &neighbourhood);
-                let steps = self.look_together(now, state, job, &gpus, &neighbourhood);
+                let steps = self.look_together(now, state, (job, iterations), &gpus, &neighbourhood);
                 // Its limit goes by whichever is worse.
                 let exact = |(progress, over)| (progress, over, false);
                 let worse = match (steps, latency.map(exact)) {
@@ -514,7 +522,7 @@ impl Slowdowns {
     fn look_alone(
         &mut self,
         now: Millis,
-        job: &Job,
+        (job, iterations): (&Job, Option<u64>),
         gpus: &[&Gpu],
         neighbourhood: &Neighbourhood,
         window: Millis,
@@ -562,6 +570,7 @@ impl Slowdowns {
         let rate = self.paces.rate(id, from, now, watch.own.as_ref());
         let rate = rate.filter(|rate| is_work(rate, watch.rate.as_ref().or_else(known)));
         let rate = rate.map(|rate| between_pauses(&self.paces, id, (from, now), window, rate));
+        let rate = rate.map(|rate| of_length(rate, iterations));
         let counted = rate.as_ref().filter(|r| r.advances >= ADVANCES).map(|r| r.rate.clone());
         let mut profile = Profile {
             name: job.spec.name.to_string(),
@@ -629,7 +638,7 @@ impl Slowdowns {
         &mut self,
         now: Millis,
         state: &State,
-        job: &Job,
+        (job, iterations): (&Job, Option<u64>),
         gpus: &[&Gpu],
         neighbourhood: &Neighbourhood,
     ) -> Option<(f64, Millis, bool)> {
@@ -652,6 +661,7 @@ impl Slowdowns {
         let known = || watch.rate.iter().chain(&earlier);
         let pauses = known().find_map(|rate| rate.pauses);
         let rate = self.paces.rate_between(id, from, now, pauses, watch.own.as_ref());
+        let rate = rate.map(|rate| of_length(rate, iterations));
         // It loads, or evaluates.
         let does_other = rate.as_ref().is_some_and(|rate| !is_work(rate, known().next()));
         let rate = rate.filter(|_| !does_other);
@@ -1120,6 +1130,14 @@ fn faster(fastest: &mut BTreeMap<(u64, String), Rate>, key: (u64, String), now: 
     }
     most.per_s = most.per_s.max(now.per_s);
     (most.per_s > 0.0).then(|| now.per_s / most.per_s)
+}
+
+/// A rate of a job that is to do so many steps or epochs, by which the length of its bar may go.
+fn of_length(mut rate: Measured, iterations: Option<u64>) -> Measured {
+    if let Some(bar) = rate.rate.bar.as_mut().filter(|bar| bar.total.is_some()) {
+        bar.iterations = iterations.map(|n| n as f64);
+    }
+    rate
 }
 
 /// Whether a rate is of a job's work. An evaluation is not, where an earlier run has counted that.

@@ -108,6 +108,9 @@ pub struct Bar {
     /// equally long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<f64>,
+    /// How many steps or epochs the task was told to do (`--steps 300`): a length that goes by it is another in another run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iterations: Option<f64>,
 }
 
 impl Bar {
@@ -118,10 +121,15 @@ impl Bar {
     #[must_use]
     pub fn is(&self, other: &Self) -> bool {
         let lengths = match (self.total, other.total) {
-            (Some(a), Some(b)) => Self::are_alike(a, b),
+            (Some(a), Some(b)) => Self::are_alike(a, b) || self.is_longer_by_iterations(other, a / b),
             (a, b) => a.is_none() && b.is_none(),
         };
         lengths && self.label == other.label
+    }
+
+    /// Whether it is so many times as long as another because the task was told to do so many times as much.
+    fn is_longer_by_iterations(&self, other: &Self, times: f64) -> bool {
+        self.iterations.zip(other.iterations).is_some_and(|(a, b)| Self::are_alike(a / b, times))
     }
 
     /// Whether two lengths may be of one bar.

@@ -4,6 +4,9 @@
 //! its user, all jobs of the machine. A class keeps the time of its latest runs, alone on their GPUs. A forecast is three quantiles of all of
 //! them together, in which a narrow class outweighs the wider ones as soon as it has a few runs.
 //!
+//! Of runs that differ from a job in their number of steps or epochs alone the times are scaled by it, without the start-up: what a run of one
+//! epoch took says how long a hundred take.
+//!
 //! A run that was cut off (cancelled, failed, out of memory, at its time limit, put back into the queue) says that the job
 //! takes *at least* so long: it is censored, as in Kaplan and Meier (JASA 53, 1958), and moves its weight to the runs that
 //! took longer.
@@ -14,6 +17,7 @@
 //! What the numbers below were chosen on, and how good the forecasts are: docs/research/runtime.md.
 
 mod forecast;
+mod lengths;
 pub mod news;
 mod quantile;
 
@@ -64,6 +68,9 @@ const fn wider(level: RunsOf) -> f64 {
     }
 }
 
+/// The same of runs of the program that differ in their length alone, which stand behind those of the very command.
+const SCALED_WIDER: f64 = 0.5;
+
 const fn kept(level: RunsOf) -> usize {
     match level {
         RunsOf::All => KEPT_OF_ALL,
@@ -94,6 +101,17 @@ pub struct Class {
     pub program: u64,
     /// Of the user.
     pub user: u64,
+    /// How long its command is, where it says so.
+    pub length: Option<Length>,
+}
+
+/// How long a command is, by its own words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Length {
+    /// Of program and all words that change how long it runs but this number.
+    of: u64,
+    /// Steps or epochs that it is to do.
+    n: u64,
 }
 
 impl Class {
@@ -112,7 +130,17 @@ impl Class {
         };
         let user = next(user, None);
         let program = next(program, Some(user));
-        Self { user, program, shared: program, command: next(command, Some(program)) }
+        Self { user, program, shared: program, command: next(command, Some(program)), length: None }
+    }
+
+    /// The same job, which is to do so many steps or epochs of what `what` says.
+    #[must_use]
+    pub fn of_length(self, what: &str, iterations: u64) -> Self {
+        let mut hash = FnvHasher::default();
+        hash.write(&self.program.to_le_bytes());
+        hash.write(what.as_bytes());
+        let length = Length { of: hash.finish(), n: iterations };
+        Self { length: Some(length).filter(|length| length.n > 0), ..self }
     }
 
     /// The same job, which runs what `what` says byte for byte, as jobs of other users may.
@@ -191,6 +219,9 @@ struct Kept {
     /// The command, where a class has several. Else 0, and in what older versions stored.
     #[serde(default, skip_serializing_if = "is_zero")]
     of: u64,
+    /// How long that is, where a class is of one program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    length: Option<Length>,
 }
 
 impl Kept {
@@ -200,7 +231,7 @@ impl Kept {
             RunsOf::Shared => (class.user, 0),
             RunsOf::Program | RunsOf::User | RunsOf::All => (0, class.command),
         };
-        Self { run, by, of }
+        Self { run, by, of, length: class.length.filter(|_| level == RunsOf::Program) }
     }
 }
 
@@ -327,10 +358,7 @@ impl RunTimes {
     /// `running`: the jobs that run now; asked where they count.
     #[must_use]
     pub fn forecast<'a>(&self, class: &Class, running: impl Fn() -> &'a [Running]) -> Option<RunTime> {
-        let mut weighted: Vec<Weighted> = Vec::new();
-        let mut basis = None;
-        // What all narrower levels leave to the wider ones.
-        let mut left = 1.0;
+        let mut mixed = Mixed::new();
         for (level, key) in levels(class) {
             let mut runs: Vec<(Kept, f64)> = Vec::new();
             if let Some(known) = self.classes.get(&(level, key)) {
@@ -348,29 +376,13 @@ impl RunTimes {
             if level == RunsOf::Shared {
                 each_user_once(&mut runs);
             }
-            let commands = commands(&runs);
-            let runs: Vec<(Run, f64)> = runs.into_iter().map(|(kept, weight)| (kept.run, weight)).collect();
-            // By the ends alone: however many runs were cut off, they move no weight from one level to another.
-            let own: f64 = runs.iter().filter(|(run, _)| !run.cut).map(|(_, weight)| weight).sum();
-            // The widest level takes what is left.
-            let all = if level == RunsOf::All { own } else { own + wider(level) };
-            if all == 0.0 {
-                continue;
+            if let Some(length) = class.length.filter(|_| level == RunsOf::Program) {
+                let alike = lengths::take_scaled(&mut runs, length);
+                mixed.add(level, alike, Source { counted: ended == 0, scaled: true });
             }
-            let known = runs.iter().filter(|(run, _)| !run.cut).count();
-            weighted.extend(runs.into_iter().map(|(run, weight)| Weighted {
-                seconds: run.seconds,
-                cut: run.cut,
-                weight: left * weight / all,
-            }));
-            // The narrowest level with a run that came to its end, or counts, gives the forecast its name.
-            basis = basis.or((known > 0).then_some((level, known, commands, ended == 0)));
-            left *= 1.0 - own / all;
+            mixed.add(level, runs, Source { counted: ended == 0, scaled: false });
         }
-        let (basis, runs, commands, counted) = basis?;
-        let [low_s, median_s, high_s] = quantiles(&mut weighted, [TAIL, 0.5, 1.0 - TAIL])?;
-        let runs = u32::try_from(runs).unwrap_or(u32::MAX);
-        Some(RunTime { low_s, median_s, high_s, basis, runs, commands, counted, exact: false })
+        mixed.forecast()
     }
 
     fn unlist(&mut self, user: u64, used: u64, key: ClassKey) {
@@ -393,6 +405,60 @@ impl RunTimes {
             self.classes.remove(&key);
             self.changed.insert(key);
         }
+    }
+}
+
+/// Where runs of a level come from.
+#[derive(Clone, Copy)]
+struct Source {
+    /// None has come to its end: running jobs' counts stand in.
+    counted: bool,
+    /// Their times are scaled by their length.
+    scaled: bool,
+}
+
+/// Runs of all levels, the narrow ones first.
+struct Mixed {
+    weighted: Vec<Weighted>,
+    /// What the forecast is named after: the narrowest level with a run that came to its end, or counts; how many those are, and of how many
+    /// commands.
+    basis: Option<(RunsOf, Source, usize, u32)>,
+    /// What all narrower levels leave to the wider ones.
+    left: f64,
+}
+
+impl Mixed {
+    const fn new() -> Self {
+        Self { weighted: Vec::new(), basis: None, left: 1.0 }
+    }
+
+    fn add(&mut self, level: RunsOf, runs: Vec<(Kept, f64)>, source: Source) {
+        // By the ends alone: however many runs were cut off, they move no weight from one level to another.
+        let ended = || runs.iter().filter(|(kept, _)| !kept.run.cut);
+        let own: f64 = ended().map(|(_, weight)| weight).sum();
+        let wider = if source.scaled { SCALED_WIDER } else { wider(level) };
+        // The widest level takes what is left.
+        let all = if level == RunsOf::All { own } else { own + wider };
+        if all == 0.0 {
+            return;
+        }
+        let known = ended().count();
+        if self.basis.is_none() && known > 0 {
+            self.basis = Some((level, source, known, commands(&runs)));
+        }
+        self.weighted.extend(runs.iter().map(|(kept, weight)| Weighted {
+            seconds: kept.run.seconds,
+            cut: kept.run.cut,
+            weight: self.left * weight / all,
+        }));
+        self.left *= 1.0 - own / all;
+    }
+
+    fn forecast(mut self) -> Option<RunTime> {
+        let (basis, Source { counted, scaled }, runs, commands) = self.basis?;
+        let [low_s, median_s, high_s] = quantiles(&mut self.weighted, [TAIL, 0.5, 1.0 - TAIL])?;
+        let runs = u32::try_from(runs).unwrap_or(u32::MAX);
+        Some(RunTime { low_s, median_s, high_s, basis, runs, commands, counted, scaled, exact: false })
     }
 }
 

@@ -43,6 +43,7 @@ mod tests {
             runs: 4,
             commands: 1,
             counted: false,
+            scaled: false,
             exact: false,
         };
         assert!(is_news(None, &one) && !is_news(Some(&one), &one));
@@ -69,6 +70,7 @@ mod tests {
             runs: 7,
             commands: 7,
             counted: false,
+            scaled: false,
             exact: false,
         };
         assert!(

@@ -4,7 +4,13 @@ use proptest::sample::select;
 
 fn class(user: u64, program: u64, command: u64) -> Class {
     let of_program = user << 32 | program << 16;
-    Class { user: user << 32, program: of_program, shared: of_program, command: of_program | command }
+    Class {
+        user: user << 32,
+        program: of_program,
+        shared: of_program,
+        command: of_program | command,
+        length: None,
+    }
 }
 
 fn ran(seconds: u64) -> Run {
@@ -74,6 +80,47 @@ fn one_run_of_the_command_counts_for_more_than_all_else_and_of_the_program_does_
     assert_eq!(median(&times, class(1, 1, 2)), Some((5000, RunsOf::Command, 1)));
     times.learn(&class(1, 3, 1), ran(5000));
     assert_eq!(median(&times, class(1, 3, 2)), Some((10, RunsOf::Program, 1)));
+}
+
+/// A command of a program at this number of epochs.
+fn epochs(n: u64) -> Class {
+    class(1, 1, n).of_length("--model a --epochs", n)
+}
+
+#[test]
+fn a_run_of_another_length_says_how_long_this_one_takes() {
+    let of = |times: &RunTimes, class| {
+        times.forecast(&class, || &[]).map(|f| (f.median_s, f.basis, f.runs, f.scaled, f.is_guess()))
+    };
+    let mut times = RunTimes::default();
+    // Other models of the program.
+    (10..14).for_each(|command| times.learn(&class(1, 1, command), ran(500)));
+    times.learn(&epochs(1), ran(60));
+    assert_eq!(of(&times, epochs(100)), Some((6000, RunsOf::Program, 1, true, true)));
+    assert_eq!(of(&times, epochs(1)), Some((60, RunsOf::Command, 1, false, false)));
+    let other = class(1, 1, 9).of_length("--model b --epochs", 100);
+    assert_eq!(of(&times, other).map(|it| (it.0, it.3)), Some((500, false)));
+    // Two lengths say what it takes to start: 20 s, and 40 s an epoch.
+    times.learn(&epochs(3), ran(140));
+    assert_eq!(of(&times, epochs(100)), Some((4020, RunsOf::Program, 2, true, false)));
+    // One that was cut off takes longer.
+    times.learn(&epochs(2), cut(300));
+    let cut_off = times.forecast(&epochs(100), || &[]).unwrap();
+    assert_eq!((cut_off.median_s, cut_off.high_s), (4020, 14_020));
+    // Without an effect there is none.
+    let mut same = RunTimes::default();
+    [(1, 60), (50, 55)].into_iter().for_each(|(n, s)| same.learn(&epochs(n), ran(s)));
+    assert_eq!(of(&same, epochs(100)).map(|it| it.0), Some(55));
+    // What a running job counts is scaled, too.
+    let counts = [runs(epochs(1), 5, Some(30))];
+    let counted = RunTimes::default().forecast(&epochs(10), || &counts).unwrap();
+    assert_eq!((counted.median_s, counted.counted, counted.scaled), (300, true, true));
+    // It is stored.
+    let mut again = RunTimes::default();
+    for (key, body) in times.changes().unwrap() {
+        again.load(&key, &body.unwrap()).unwrap();
+    }
+    assert_eq!(of(&again, epochs(100)), of(&times, epochs(100)));
 }
 
 /// The class of a user's job that runs what others run, too.
@@ -320,7 +367,7 @@ proptest! {
             let _ = times.load(key, &text);
             let _ = times.load(&text, &body);
         }
-        let class = Class { command: 1, shared: 1, program: 1, user: 1 };
+        let class = Class { command: 1, shared: 1, program: 1, user: 1, length: None };
         if let Some(forecast) = times.forecast(&class, || &[]) {
             prop_assert!(forecast.low_s <= forecast.median_s && forecast.median_s <= forecast.high_s);
             prop_assert!(forecast.high_s <= LONGEST_S);

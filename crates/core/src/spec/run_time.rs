@@ -24,6 +24,9 @@ pub struct RunTime {
     /// None of them has come to its end: the times are what the counts of so many running jobs say (`step 300/1000`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub counted: bool,
+    /// They are of the same command with another number of steps or epochs, and their times were scaled by it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub scaled: bool,
     /// It is known, not estimated: what a simulation that tells true run times says. One run of a command, from which all three
     /// times are read, is an estimate.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -32,12 +35,15 @@ pub struct RunTime {
 
 /// The least number of commands that say between which times most others lie: runs of one are more like each other.
 const COMMANDS: u32 = 5;
+/// The same of those that differ in their length alone.
+const LENGTHS: u32 = 2;
 
 impl RunTime {
     /// Whether it rests on runs of so few other commands that its bounds say nothing of this one.
     #[must_use]
     pub fn is_guess(&self) -> bool {
-        !matches!(self.basis, RunsOf::Command | RunsOf::Shared) && !self.exact && self.commands < COMMANDS
+        let least = if self.scaled { LENGTHS } else { COMMANDS };
+        !matches!(self.basis, RunsOf::Command | RunsOf::Shared) && !self.exact && self.commands < least
     }
 
     /// The mean of such runs, from three quantiles: the median and those of 5 and 95 %, where the bounds are read from few runs to hold
@@ -77,6 +83,7 @@ impl fmt::Display for RunTime {
         let whose = match self.basis {
             RunsOf::Command => "this command",
             RunsOf::Shared => "this command by any user",
+            RunsOf::Program if self.scaled => "this command for another number of steps or epochs",
             RunsOf::Program => "this program with other arguments",
             RunsOf::User => "other programs of this user",
             RunsOf::All => "jobs of all users",
@@ -93,8 +100,18 @@ mod tests {
     fn runs_of_few_other_commands_are_a_guess() {
         let of = |basis, commands| {
             let (low_s, median_s, high_s) = (326, 327, 331);
-            RunTime { low_s, median_s, high_s, basis, runs: 20, commands, counted: false, exact: false }
-                .is_guess()
+            RunTime {
+                low_s,
+                median_s,
+                high_s,
+                basis,
+                runs: 20,
+                commands,
+                counted: false,
+                scaled: false,
+                exact: false,
+            }
+            .is_guess()
         };
         assert!(of(RunsOf::User, 1) && of(RunsOf::Program, 4) && of(RunsOf::All, 0));
         assert!(!of(RunsOf::User, 5) && !of(RunsOf::Command, 1) && !of(RunsOf::Shared, 1));
@@ -111,6 +128,7 @@ mod tests {
                 runs: 9,
                 commands: 9,
                 counted: false,
+                scaled: false,
                 exact: false,
             }
             .mean_s()

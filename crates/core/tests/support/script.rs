@@ -252,6 +252,7 @@ fn run_time(text: &str) -> Outcome<RunTime> {
         runs: 1,
         commands: 1,
         counted: false,
+        scaled: false,
         exact: false,
     })
 }

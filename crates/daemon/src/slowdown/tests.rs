@@ -30,6 +30,8 @@ struct Host {
     busy: Option<f64>,
     /// What the GPUs draw, mW.
     power: Option<u32>,
+    /// Steps that commands say that they are to do.
+    iterations: Option<u64>,
     _dir: tempfile::TempDir,
 }
 
@@ -48,6 +50,7 @@ impl Host {
             processes_known: true,
             busy: Some(0.0),
             power: None,
+            iterations: None,
             _dir: dir,
         };
         host.feed(Input::Configured(Box::default()));
@@ -140,7 +143,7 @@ impl Host {
             for (gpu, look) in (0..).map(GpuId).zip(&looks) {
                 self.feed(Input::Observed { gpu, seen: Box::new(look.seen.clone()) });
             }
-            for input in self.slowdowns.look(self.now, &self.state, &looks) {
+            for input in self.slowdowns.look(self.now, &self.state, &looks, |_| self.iterations) {
                 self.feed(input);
             }
             for input in self.slowdowns.profiles_of_running(&self.state) {
@@ -1226,7 +1229,7 @@ fn latency_is_judged_where_few_requests_come() {
             changed: Millis::ZERO,
             settled_at: Some(bars.host.now),
         };
-        bars.host.slowdowns.look(bars.host.now, &bars.host.state, &looks);
+        bars.host.slowdowns.look(bars.host.now, &bars.host.state, &looks, |_| None);
         let mut seen = Vec::new();
         for second in 1..700 {
             bars.host.now = bars.host.now + Millis::secs(1);
@@ -1298,6 +1301,43 @@ fn a_count_is_compared_with_its_own_speed_alone_or_with_nothing() {
     never.neighbour();
     prepare(&mut never, 0);
     train(&mut never);
+}
+
+/// `step 20/2070` of `--steps 2070` is what `step 20/300` of `--steps 300` is, where what is prepared is as long in each run.
+#[test]
+fn a_count_whose_length_the_command_says_is_known_again_at_another() {
+    let prepares = (" 20%|## | ", 30);
+    let bar = |steps| ("  20%|## | ", steps);
+    let mut first = Bars::new();
+    first.host.iterations = Some(2_000);
+    first.print(bar(2_000), 8, 60);
+    assert!(about(first.kept(), 8.0));
+    let stored = rows(first.host.slowdowns.last_changes());
+    let run = || {
+        let mut next = Bars::new();
+        next.host.slowdowns.restore(&stored);
+        next
+    };
+    let beside = |steps: u32, said: u64| {
+        let mut next = run();
+        next.host.iterations = Some(said);
+        next.neighbour();
+        let least = next.least(prepares, 1, 30);
+        assert!(least > 0.9, "{least}");
+        next.print(bar(steps), 2, 120);
+        next.measured()
+    };
+    // The last is of a count that does not go by it.
+    let expected = [(300, 300, 0.25), (8_000, 8_000, 0.25), (300, 5_000, 1.0)];
+    for (steps, said, expected) in expected {
+        let measured = beside(steps, said);
+        assert!(about(measured, expected), "{steps} of {said}: {measured:?}");
+    }
+    // A run that was seen alone at another length says the same of the command.
+    let mut again = run();
+    again.host.iterations = Some(300);
+    again.print(bar(300), 8, 30);
+    assert!(about(again.kept(), 8.0) && again.host.slowdowns.last_changes().is_empty());
 }
 
 /// The usual loop: `tqdm(training)`, then `tqdm(validation)`, of another length, slower, and not much shorter.

@@ -703,7 +703,7 @@ impl Stream {
 
     fn rate(&self, per_s: f64) -> Rate {
         let (unit, source) = (Some(self.unit.clone()), Some(self.source));
-        let bar = Bar { label: self.label.clone(), total: self.length };
+        let bar = Bar { label: self.label.clone(), total: self.length, iterations: None };
         let bar = (self.source == RateSource::Printed).then_some(bar);
         Rate { per_s, unit, source, aside: self.kind != Kind::Work, bar, pauses: None }
     }

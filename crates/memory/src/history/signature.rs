@@ -87,6 +87,10 @@ pub struct Signature {
     pub label: String,
     /// Options of the command that change how long it runs and not what it takes, with their values: `epochs 3`.
     pub length: String,
+    /// How many steps or epochs it is to do, where one of those options says it.
+    pub iterations: Option<u64>,
+    /// [`Self::length`] with that option but without its number: what runs of one command have in common that go on for longer or shorter.
+    pub of_any_length: String,
     /// What runs, whatever its arguments: `python train.py`.
     pub script: String,
 }
@@ -189,6 +193,9 @@ const LENGTH: &[&str] = &[
     "workers",
 ];
 
+/// Those of [`LENGTH`] that are no number of steps or epochs.
+const NOT_ITERATIONS: &[&str] = &["num-workers", "patience", "workers"];
+
 /// Those of [`NEUTRAL`] that change how busy a task keeps its GPU.
 const FEEDING: &[&str] = &["num-workers", "workers"];
 
@@ -224,6 +231,14 @@ impl Signature {
         let Words { kept, mut length } = normalise(&words(facts.command), sizes.agree());
         // In whatever order they stand.
         length.sort();
+        let iterations = iterations(&length);
+        let of_any_length = length.iter().map(|(name, given)| match iterations {
+            Some((by, _)) if by == name => name.clone(),
+            _ => format!("{name} {given}"),
+        });
+        let of_any_length = of_any_length.collect::<Vec<_>>().join(" ");
+        let iterations = iterations.map(|(_, number)| number);
+        let length: Vec<String> = length.iter().map(|(name, given)| format!("{name} {given}")).collect();
         let mut program = Hash::default();
         program.number(u64::from(facts.user)).number(u64::from(facts.gpus)).text(facts.cwd);
         for word in &kept {
@@ -252,6 +267,8 @@ impl Signature {
             user: facts.user,
             label,
             length: length.join(" "),
+            iterations,
+            of_any_length,
             script,
         }
     }
@@ -282,7 +299,17 @@ struct Words {
     /// Words that count.
     kept: Vec<String>,
     /// Options of [`LENGTH`] with their values.
-    length: Vec<String>,
+    length: Vec<(String, String)>,
+}
+
+/// How many steps or epochs a command is to do, and by which option. `None`: none says so, or several do, of which one may be a part of
+/// another or its bound.
+fn iterations(length: &[(String, String)]) -> Option<(&String, u64)> {
+    let said = length.iter().filter(|(name, _)| !NOT_ITERATIONS.contains(&name.as_str()));
+    // `--max-steps -1` says nothing.
+    let said = said.filter_map(|(name, given)| Some((name, given.parse().ok().filter(|n| *n > 0)?)));
+    let mut said = said.fuse();
+    said.next().filter(|_| said.next().is_none())
 }
 
 /// The program and the script or module that it is given.
@@ -513,7 +540,7 @@ fn normalise(words: &[String], one_size: bool) -> Words {
             return false;
         };
         if LENGTH.binary_search(&name).is_ok() {
-            length.push(format!("{name} {given}"));
+            length.push((name.to_owned(), given.to_owned()));
         }
         true
     });
@@ -682,7 +709,8 @@ mod tests {
             "python train.py --save out/a --model r50 --bs 32 --log ./b --warmup 100 --patience 3 --port 29500",
         ] {
             // All but how long it runs.
-            assert_eq!(Signature { length: one.length.clone(), ..of(same) }, one, "{same}");
+            let Signature { length, iterations, of_any_length, .. } = one.clone();
+            assert_eq!(Signature { length, iterations, of_any_length, ..of(same) }, one, "{same}");
         }
         assert_eq!((one.batch, one.label.as_str()), (Some(32), "python train.py --model r50"));
     }
@@ -906,6 +934,21 @@ mod tests {
     }
 
     #[test]
+    fn runs_of_one_command_may_be_of_another_length() {
+        let said = |line: &str| {
+            let of = of(&format!("python train.py {line}"));
+            (of.iterations, of.of_any_length)
+        };
+        let by = |name: &str| name.to_owned();
+        assert_eq!(said("--workers 4 --epochs 3"), (Some(3), by("epochs workers 4")));
+        assert_eq!(said("trainer.max_epochs=90 -b 32"), (Some(90), by("max-epochs")));
+        assert_eq!(said("--max-steps -1 --epochs 3"), (Some(3), by("epochs max-steps -1")));
+        for neither in ["--epochs 3 --steps 100", "--epochs 0", "--epochs all", "--patience 3", ""] {
+            assert_eq!(said(neither).0, None, "{neither}");
+        }
+    }
+
+    #[test]
     fn what_changes_how_long_it_runs_is_kept_apart() {
         let one = of("python -u train.py --epochs 3 --seed=7 --num_workers=4 -b 32 --lr 0.1");
         assert_eq!((one.length.as_str(), one.script.as_str()), ("epochs 3 num-workers 4", "python train.py"));
@@ -981,7 +1024,8 @@ mod tests {
             Signature::of(&Facts { command: &command, gpus: 1, ..Facts::default() })
         };
         let (one, other) = (line("python t.py --epochs 2 --bs 8"), line("python t.py --bs 8 --epochs 30"));
-        assert_eq!(Signature { length: one.length.clone(), ..other }, one);
+        let Signature { length, iterations, of_any_length, .. } = one.clone();
+        assert_eq!(Signature { length, iterations, of_any_length, ..other }, one);
     }
 
     #[test]
