@@ -237,6 +237,7 @@ fn run_time() -> impl Strategy<Value = RunTime> {
         runs,
         commands: runs / 3,
         counted: low_s % 2 == 1,
+        scaled: false,
         exact: false,
     })
 }

@@ -202,6 +202,7 @@ impl Known {
             runs: 1,
             commands: 1,
             counted: false,
+            scaled: false,
             exact: errors.run_time == 0.0,
         })
     }
