@@ -216,6 +216,9 @@ pub struct Had {
     /// number of jobs there. Journals from before carma kept it do not say.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unmeasured: Millis,
+    /// Of the time, that without others on the GPU. Journals from before carma kept it do not say.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    solo: Millis,
     /// Energy by share, millijoules, as far as counters were read.
     pub energy_mj: u64,
     /// Of the time, that of which the energy is not known.
@@ -249,6 +252,11 @@ impl Had {
         self.unmeasured = self.unmeasured + span;
     }
 
+    /// In a span that was charged there were no others on the GPU.
+    pub(crate) fn was_alone(&mut self, span: Millis) {
+        self.solo = self.solo + span;
+    }
+
     /// Of a span that was charged, this part was start-up. `floor_mw`: the GPU's idle power, milliwatts.
     pub(crate) fn starts(&mut self, span: Millis, floor_mw: u64) {
         self.starting = self.starting + span;
@@ -275,9 +283,12 @@ impl Had {
     }
 
     /// Energy that the same progress would have taken alone, millijoules. `power_mw`: power of a GPU while the job works alone on it,
-    /// milliwatts; start-up counts at idle power.
+    /// milliwatts; start-up counts at idle power. One that was alone all the time took what it takes alone.
     #[must_use]
     pub fn alone_mj(&self, power_mw: u32) -> u64 {
+        if self.solo == self.held && self.unmetered == Millis::ZERO {
+            return self.energy_mj;
+        }
         let works = self.progress().since(self.starting);
         let mj = u128::from(works.0) * u128::from(power_mw) / 1000;
         u64::try_from(mj).unwrap_or(u64::MAX).saturating_add(self.starting_mj)
@@ -291,6 +302,7 @@ impl Had {
             progress: self.progress.saturating_add(other.progress),
             lost: self.lost.saturating_add(other.lost),
             unmeasured: self.unmeasured + other.unmeasured,
+            solo: self.solo + other.solo,
             energy_mj: self.energy_mj.saturating_add(other.energy_mj),
             unmetered: self.unmetered + other.unmetered,
             starting: self.starting + other.starting,

@@ -1,8 +1,8 @@
 //! What each user has had of the GPUs: time, the part of it that counts where several shared, progress and energy.
 //!
 //! A GPU's time is divided among its tenants in equal parts, so that what all users are charged is the time in which GPUs
-//! had tenants. Progress is a job's time on a GPU times its speed there: 1 while it starts up, then as measured beside its
-//! present neighbours, else as predicted when they came together, else 1 over the number of tenants. How energy is divided is in [`super::energy`]: what
+//! had tenants. Progress is a job's time on a GPU times its speed there: 1 while it starts up and while all others there do, then as measured
+//! beside its present neighbours, else as predicted when they came together, else 1 over the number of tenants. How energy is divided is in [`super::energy`]: what
 //! a job is charged of it, its user is. Accounts are brought up to date when tenants, speeds or energy counters change; in
 //! between, [`State::accounts_at`] and [`State::metered_at`] say what they will be.
 
@@ -191,16 +191,18 @@ struct Part {
     known: bool,
     /// Whether it was measured, or the job is alone.
     measured: bool,
-    /// End of its start-up, until when its speed is 1.
+    /// End of its start-up.
     starts_until: Millis,
+    /// Until then its speed is 1.
+    full_until: Millis,
     load: Load,
 }
 
-/// The mean pace over a span from a time on, of which what is before the end of start-up goes at full speed.
-fn over(pace: Fraction, starts_until: Millis, from: Millis, span: Millis) -> Fraction {
-    let starting = starts_until.since(from).min(span);
-    let works = u128::from(span.since(starting).0) * u128::from(pace.0);
-    let sum = u128::from(starting.0) * u128::from(Fraction::ONE.0) + works;
+/// The mean pace over a span from a time on, of which a first part goes at full speed.
+fn over(pace: Fraction, full_until: Millis, from: Millis, span: Millis) -> Fraction {
+    let full = full_until.since(from).min(span);
+    let rest = u128::from(span.since(full).0) * u128::from(pace.0);
+    let sum = u128::from(full.0) * u128::from(Fraction::ONE.0) + rest;
     Fraction(u32::try_from(sum / u128::from(span.0.max(1))).unwrap_or(pace.0))
 }
 
@@ -268,16 +270,19 @@ impl Accounts {
             return;
         }
         let among = parts.len() as u64;
-        for (at, Part { pace, known, measured, starts_until, load }) in (0..).zip(&parts) {
-            let pace = over(*pace, *starts_until, from, span);
+        for (at, Part { pace, known, measured, starts_until, full_until, load }) in (0..).zip(&parts) {
+            let pace = over(*pace, *full_until, from, span);
             // What does not divide evenly goes to the first, a millisecond each.
             let charged = Millis(span.0 / among + u64::from(at < span.0 % among));
             let Some(account) = self.users.get_mut(&load.uid) else { continue };
             account.charge(from, span, charged, pace, options);
             let had = self.jobs.entry(load.job).or_default();
             had.charge(span, pace, *known);
+            if among == 1 && matches!(others, Others::None) {
+                had.was_alone(span);
+            }
             if !measured {
-                had.was_unmeasured(span.since(starts_until.since(from)));
+                had.was_unmeasured(span.since(full_until.since(from)));
             }
             if let Some(floor_mw) = meter.floor_mw() {
                 had.starts(starts_until.since(from).min(span), floor_mw);
@@ -375,6 +380,7 @@ impl State {
                 known,
                 measured: self.is_measured(job),
                 starts_until: self.starts_until(job, tenant),
+                full_until: self.full_until(job, tenant),
                 load: load(gpu, job, pace),
             })
         };
@@ -428,7 +434,7 @@ impl State {
                 continue;
             };
             let (from, span) = (meter.until, self.now.since(meter.until));
-            had.charge(span, over(pace, self.starts_until(job, tenant), from, span), known);
+            had.charge(span, over(pace, self.full_until(job, tenant), from, span), known);
         }
         had
     }
@@ -448,6 +454,16 @@ impl State {
             Some((pace, predicted.is_some()))
         };
         gpus.filter_map(on).min().unwrap_or((Fraction::ONE, false))
+    }
+
+    /// Until when a job on a GPU goes at full speed: to the end of its start-up there, or until the first of its neighbours has started, since
+    /// one that loads costs nobody anything. The neighbours are those that it has now.
+    fn full_until(&self, job: &Job, tenant: &Tenant) -> Millis {
+        let gpus = job.placement().into_iter().flat_map(|placed| &placed.gpus);
+        let there = gpus.filter_map(|gpu| self.gpu(*gpu)).flat_map(|gpu| &gpu.tenants);
+        let others = there.filter(|other| other.job != job.spec.id);
+        let others = others.filter_map(|other| Some(self.starts_until(self.job(other.job)?, other)));
+        self.starts_until(job, tenant).max(others.min().unwrap_or_default())
     }
 
     /// What was measured of a job over a whole window.
@@ -617,6 +633,7 @@ mod tests {
                 known: true,
                 measured: *pace < 90,
                 starts_until: Millis::ZERO,
+                full_until: Millis::ZERO,
                 load,
             }
         };
@@ -660,6 +677,24 @@ mod tests {
     }
 
     #[test]
+    fn what_a_job_took_that_was_alone_is_what_it_takes_alone() {
+        for beside in [false, true] {
+            let mut accounts = accounts(&[(1, 100), (2, 100)]);
+            let (options, gpu) = (Options::default(), GpuId(0));
+            charge(&mut accounts, &[], Millis::secs(10), &options);
+            accounts.read(gpu, 0, Millis::secs(10), &options);
+            charge(&mut accounts, &[(1, 100)], Millis::secs(50), &options);
+            accounts.read(gpu, 4_000_000, Millis::secs(50), &options);
+            let both = [(1, 100), (2, 100)];
+            charge(&mut accounts, if beside { &both } else { &both[..1] }, Millis::secs(60), &options);
+            accounts.read(gpu, 7_000_000, Millis::secs(60), &options);
+            let had = accounts.leave(JobId(1), 1, &[gpu], Some(200_000));
+            let expected = if beside { (5_500_000, 10_000_000) } else { (7_000_000, 7_000_000) };
+            assert_eq!((had.energy_mj, had.alone_mj(200_000)), expected, "beside another: {beside}");
+        }
+    }
+
+    #[test]
     fn start_up_would_draw_the_floor_alone() {
         let mut accounts = accounts(&[(1, 50)]);
         let (options, gpu) = (Options::default(), GpuId(0));
@@ -670,6 +705,7 @@ mod tests {
                 known: true,
                 measured: false,
                 starts_until: Millis::secs(50),
+                full_until: Millis::secs(50),
                 load,
             };
             accounts.charge(gpu, vec![part], Others::None, now, &options);
