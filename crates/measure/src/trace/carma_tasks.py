@@ -4,7 +4,7 @@
     python3 carma_tasks.py --list
     python3 carma_tasks.py resnet50 --steps 500
     python3 carma_tasks.py resnet50 --steps 5 --rehearse    # on the CPU, in tiny shapes
-    python3 carma_tasks.py --warm                           # reads from disk what the tasks import
+    python3 carma_tasks.py --warm                           # reads from disk what the tasks of CARMA_BENCH_TASKS need
 
 It knows nothing of carma but the file to which it writes how many steps it has done (CARMA_HEARTBEAT), and it prints them, as
 training scripts do; servers print the 99th percentile of their latency. Most tasks are those of `carma bench interference`, in the files beside this one. Two use two GPUs: one as
@@ -14,6 +14,7 @@ two processes that average their gradients, one as two halves of a model. Nothin
 import argparse
 import ctypes
 import functools
+import gc
 import importlib
 import os
 import signal
@@ -147,8 +148,9 @@ def illegal_address(x):
     return step
 
 
-def warm():
-    """Imports everything, so that it lies in the system's memory, and makes a context on the GPU."""
+def warm(names, rehearse=False, most_s=90):
+    """Makes one step of each task, so that what it imports and loads lies in the system's memory: the first policy that is
+    played must not pay for that. What two GPUs are for, and what fails on purpose, is left out."""
     import torch
 
     for module in ("timm", "transformers", "torch.distributed"):
@@ -156,11 +158,25 @@ def warm():
             importlib.import_module(module)
         except ImportError as error:
             print(error)
-    if torch.cuda.is_available():
-        a = torch.randn(512, 512, device="cuda")
-        torch.nn.functional.conv2d(a[None, None], a[None, None, :3, :3])
-        torch.mm(a, a)
-        torch.cuda.synchronize()
+    began = time.monotonic()
+    for name in names:
+        if time.monotonic() - began > most_s:
+            print(f"{name} and what comes after it is not warmed up: {most_s} s have passed")
+            break
+        if name not in TASKS or TASKS[name].build.__module__ == __name__:
+            continue
+        try:
+            step = TASKS[name].build(Scale(rehearse))
+            step()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+        # Whatever it is, the task itself will say it.
+        except Exception as error:
+            print(f"{name}: {error}")
+        step = None
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
 
 
 class Teller:
@@ -205,7 +221,7 @@ def main():
         print("\n".join(TASKS))
         return
     if options.warm:
-        warm()
+        warm(os.environ.get("CARMA_BENCH_TASKS", "").split(), options.rehearse)
         return
     if not options.task:
         parser.error("which task?")

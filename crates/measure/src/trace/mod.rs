@@ -524,6 +524,8 @@ fn run_warm_up(words: &[String], folder: &Path, stage: &play::Stage<'_>, say: Sa
     let began = Instant::now();
     let mut command = Command::new(program);
     command.args(rest).current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null());
+    let kinds: Vec<&str> = stage.tasks.iter().map(|task| task.kind.name.as_str()).collect();
+    command.env("CARMA_BENCH_TASKS", kinds.join(" "));
     if let Some(task) = stage.tasks.first() {
         command.envs(&task.env);
     }
