@@ -715,6 +715,15 @@ fn a_count_is_passed_on_as_it_grows_and_not_for_ever() {
         [0.01, 0.05, 0.07, 0.11, 0.13].map(&mut counts),
         [Some(100), None, Some(700), None, Some(1300)]
     );
+    // How long it takes in all is known soon.
+    let mut long = Watch::new(1, Millis::ZERO);
+    let mut after = |took_s, share| {
+        let done = Done { share, per_s: None, at_s: 0.0, took_s };
+        long.counts(Some(&done)).map(|share| share.0)
+    };
+    let told =
+        [(0.0, 0.01), (20.0, 0.016), (40.0, 0.016), (60.0, 0.03)].map(|(took_s, share)| after(took_s, share));
+    assert_eq!(told, [Some(100), None, Some(160), None]);
     // It counts something else.
     assert_eq!(counts(0.02), Some(200));
     // One that counts nonsense is soon heard no more.
