@@ -1001,8 +1001,9 @@ pub(crate) struct SimulateArgs {
     /// Nothing is known of a task's memory and activity before a job of it has run, as if nobody declared anything
     #[arg(long)]
     pub(crate) undeclared: bool,
-    /// What policies that go by run times know of them: what the trace's own earlier jobs teach, or each job's own
-    #[arg(long, value_name = "HOW", value_parser = PossibleValuesParser::new(["learned", "true"]), default_value = "learned")]
+    /// What policies that go by run times know of them: what the trace's own earlier jobs teach, that and what running jobs
+    /// count (`step 300/1000`), or each job's own
+    #[arg(long, value_name = "HOW", value_parser = PossibleValuesParser::new(["learned", "counted", "true"]), default_value = "learned")]
     pub(crate) run_times: String,
     /// What follows an out-of-memory: graded or exclusive [default: what the policy's authors did]
     #[arg(long, value_name = "METHOD", value_parser = PossibleValuesParser::new(["graded", "exclusive"]))]

@@ -137,7 +137,11 @@ fn setups(args: &SimulateArgs) -> Result<Vec<Vec<Setup>>, Failure> {
     let order: Option<Order> = order.transpose().map_err(|e| Failure::usage(format!("--order: {e}")))?;
     let kace = args.kace_model.as_deref().map(kace_model).transpose()?.map(Arc::new);
     let knowledge = Knowledge {
-        run_times: if args.run_times == "true" { RunTimesKnown::True } else { RunTimesKnown::Learned },
+        run_times: match args.run_times.as_str() {
+            "true" => RunTimesKnown::True,
+            "counted" => RunTimesKnown::Counted,
+            _ => RunTimesKnown::Learned,
+        },
         tasks: if args.undeclared { TasksKnown::Learned } else { TasksKnown::Catalogue },
         ..Knowledge::default()
     };

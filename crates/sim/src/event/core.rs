@@ -5,6 +5,7 @@
 //! something changes on it, and readings never go stale.
 
 use super::Setup;
+use super::counts::Counts;
 use super::knowledge::{Known, RunTimesKnown};
 use super::outcome::End;
 use super::outlooks::Outlooks;
@@ -49,6 +50,8 @@ pub(crate) struct CoreScheduler<'a> {
     crowded: bool,
     /// What the trace's own earlier jobs teach of those that come.
     run_times: RunTimes,
+    /// What running jobs count, where they do.
+    counts: Option<Counts>,
     /// Where slowdown is limited, or the order goes by it.
     outlooks: Option<Outlooks>,
     /// Inputs that the core refused: a bug, reported with the result.
@@ -71,7 +74,6 @@ impl<'a> CoreScheduler<'a> {
             workload,
             users: users.collect(),
             commands: commands(workload, known.learns_tasks()),
-            known,
             reads_windows: gated || ranks_windows,
             ranks_windows,
             verdicts: vec![GateVerdict::Open; gpus],
@@ -81,7 +83,9 @@ impl<'a> CoreScheduler<'a> {
             due: None,
             crowded: false,
             run_times: RunTimes::default(),
+            counts: (known.run_times() == RunTimesKnown::Counted).then(Counts::default),
             outlooks,
+            known,
             refused: Vec::new(),
         };
         it.apply(Millis::ZERO, &Input::Configured(Box::new(options)));
@@ -128,13 +132,13 @@ impl<'a> CoreScheduler<'a> {
         Some(self.known.learned(self.command(job), forecast))
     }
 
-    /// The jobs that run, as far as forecasts of run time learn from them. None counts its steps.
+    /// The jobs that run, as far as forecasts of run time learn from them.
     fn running(&self) -> Vec<Running> {
         let jobs = self.state.active_jobs();
         let running = |job: &Job| Running {
             class: self.class(index(job.spec.id)),
             done_s: self.state.done(job).0 / 1000,
-            count_s: None,
+            count_s: job.counted_run().map(|run| run.0.div_ceil(1000)),
         };
         jobs.map(running).collect()
     }
@@ -143,14 +147,30 @@ impl<'a> CoreScheduler<'a> {
         self.commands.get(job as usize).copied().unwrap_or_default()
     }
 
-    /// A job is over: of the first that wait, those of its task, of any user, and those of which little is known hear what it took, as the daemon's
-    /// do.
-    fn tell_run_times(&mut self, now: Millis, over: JobIndex) {
+    /// Tells the core how far running jobs are by their own counts, where that is news.
+    fn count(&mut self, now: Millis, world: &World) {
+        let Some(counts) = &mut self.counts else { return };
+        let mut teachers = Vec::new();
+        for input in counts.news(now, &self.state, world) {
+            let Input::Counted { job, .. } = input else { continue };
+            self.apply(now, &input);
+            let run = self.state.job(job).and_then(|job| job.counted_run());
+            let is_news = |counts: &mut Counts| counts.teaches(job, run);
+            teachers.extend(self.counts.as_mut().is_some_and(is_news).then_some(job));
+        }
+        for job in teachers {
+            self.tell_run_times(now, index(job));
+        }
+    }
+
+    /// A job is over, or counts: of the first that wait, those of its task, of any user, and those of which little is known hear what it takes,
+    /// as the daemon's do.
+    fn tell_run_times(&mut self, now: Millis, teacher: JobIndex) {
         let by_length = self.state.options().policy.line.is_by_length();
-        if !by_length || self.known.run_times() != RunTimesKnown::Learned {
+        if !by_length || self.known.run_times() == RunTimesKnown::True {
             return;
         }
-        let taught = self.class(over);
+        let taught = self.class(teacher);
         let running = LazyCell::new(|| self.running());
         let mut others = 0;
         let mut told = Vec::new();
@@ -513,6 +533,7 @@ impl Scheduler for CoreScheduler<'_> {
                 self.changed |= self.refresh_windows(now, world).news;
             }
             self.changed |= self.learned(now);
+            self.count(now, world);
             self.plan(now)
         };
         // By predictions a plan starts a job where nothing is asked of others yet that would join it: the daemon's next turn asks.

@@ -25,6 +25,8 @@ pub enum RunTimesKnown {
     /// What the trace's own earlier jobs teach, as in life.
     #[default]
     Learned,
+    /// The same, and what running jobs count of themselves, as `step 300/1000`.
+    Counted,
     /// Each job's own.
     True,
 }
@@ -188,7 +190,7 @@ impl Known {
 
     /// How long a job is expected to run, where that is not learned.
     pub(super) fn run_time(&self, command: u64, job: &WorkJob) -> Option<RunTime> {
-        if self.knowledge.run_times == RunTimesKnown::Learned {
+        if self.knowledge.run_times != RunTimesKnown::True {
             return None;
         }
         let errors = &self.knowledge.errors;

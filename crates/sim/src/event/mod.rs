@@ -17,6 +17,7 @@ mod bound_tests;
 pub mod clairvoyant;
 mod cluster;
 mod core;
+mod counts;
 mod engine;
 pub mod knowledge;
 mod lucid;

@@ -502,6 +502,13 @@ impl World {
         }
     }
 
+    /// Share of its work that a job has done since it came to its GPUs; `None`: it loads, or is off them.
+    pub(crate) fn done(&self, now: u64, job: JobIndex) -> Option<f64> {
+        let it = &self.jobs[job as usize];
+        let work = it.solo.saturating_sub(it.startup);
+        (it.stage == Stage::Active && work > 0).then(|| 1.0 - self.left(now, job) / work as f64)
+    }
+
     fn settle(&mut self, now: u64, job: JobIndex) {
         let left = self.left(now, job);
         let it = &mut self.jobs[job as usize];
