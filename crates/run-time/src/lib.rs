@@ -365,8 +365,9 @@ impl RunTimes {
                 runs.extend(known.runs.iter().copied().zip(known.weights(level)));
             }
             let ended = runs.iter().filter(|(kept, _)| !kept.run.cut).count();
-            // Users learn nothing from what jobs of others only say of themselves.
-            let counts = ended == 0 && !matches!(level, RunsOf::Shared | RunsOf::All);
+            // Users learn nothing from what jobs of others only say of themselves, nor does one program from what another's do: those that
+            // are at work are the long ones.
+            let counts = ended == 0 && matches!(level, RunsOf::Command | RunsOf::Program);
             // All that ever came to their end, were cut off or run are one cohort. Once the first are forgotten, the latest ends stand
             // for all jobs, and those that run, the long ones, would count too much.
             if ended < kept(level) {
