@@ -32,6 +32,8 @@ pub(super) struct Neighbour {
     ends_in: OnceCell<Option<Millis>>,
     /// What it keeps of its speed beside its present neighbours, as far as that was predicted.
     pace: Option<Fraction>,
+    /// What the slowest of its other GPUs leaves it, as far as that was predicted.
+    elsewhere: Option<Fraction>,
 }
 
 struct Mode<'a> {
@@ -45,8 +47,12 @@ impl<'a> Beside<'a> {
         let neighbour = |tenant: &Tenant| {
             let job = state.job(tenant.job)?;
             let (course, ends_in) = (OnceCell::new(), OnceCell::new());
-            let floor = job.placement().and_then(|placed| placed.floor);
-            Some(Neighbour { job: tenant.job, class: job.class(), floor, course, ends_in, pace: tenant.pace })
+            let placed = job.placement();
+            let floor = placed.and_then(|placed| placed.floor);
+            let others = placed.into_iter().flat_map(|placed| &placed.gpus).filter(|gpu| **gpu != id);
+            let elsewhere = others.filter_map(|gpu| state.gpu(*gpu)?.tenant(tenant.job)?.pace).min();
+            let (job, class, pace) = (tenant.job, job.class(), tenant.pace);
+            Some(Neighbour { job, class, floor, course, ends_in, pace, elsewhere })
         };
         let neighbours = gpu.tenants.iter().filter_map(neighbour);
         let (server, companies) = state.companies(id, gpu);
@@ -58,7 +64,7 @@ impl<'a> Beside<'a> {
     pub(super) fn join(&mut self, job: JobId, want: &Want, server: Option<u32>) {
         let (course, ends_in) = (OnceCell::from(None), OnceCell::from(None));
         let Want { class, floor, .. } = *want;
-        self.neighbours.push(Neighbour { job, class, floor, course, ends_in, pace: None });
+        self.neighbours.push(Neighbour { job, class, floor, course, ends_in, pace: None, elsewhere: None });
         self.server = self.server.with(server);
         for mode in &mut self.modes {
             mode.company = mode.company.with(class);
@@ -184,6 +190,11 @@ impl<'a> Beside<'a> {
     pub(super) fn pace_now(&self, neighbour: &Neighbour) -> Option<Fraction> {
         let alone = self.neighbours.len() == 1;
         neighbour.pace.or(alone.then_some(Fraction::ONE))
+    }
+
+    /// Whether at this pace here a job would go no slower than another of its GPUs lets it.
+    pub(super) fn is_held_elsewhere(&self, neighbour: &Neighbour, pace: Pace) -> bool {
+        neighbour.elsewhere.is_some_and(|elsewhere| pace.expected >= elsewhere)
     }
 
     /// The same among these alone, of whom it is one; `None`: that is not predicted.

@@ -105,7 +105,8 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Time until as many GPUs as a job wants are idle, if no other takes them; `None`: there are too few for it.
+    /// Time until as many GPUs as a job wants are idle, if no other takes them: without end where too many are kept for others. `None`: there
+    /// are too few for it.
     fn idle_in(&self, want: &Want) -> Option<Millis> {
         let empty = self.empty.get_or_init(|| {
             let open = self.slots.iter().enumerate().filter(|(_, slot)| !slot.closed);
@@ -113,10 +114,11 @@ impl<'a> Slots<'a> {
             empty.sort_unstable();
             empty
         });
-        let could =
-            |at: usize| self.slots[at].held_from(want).is_none() && want.suits(&self.slots[at].gpu.info);
-        let mut suited = empty.iter().filter(|(_, at)| could(*at)).map(|(idle_in, _)| *idle_in);
-        suited.nth((want.gpus as usize).checked_sub(1)?)
+        let last = (want.gpus as usize).checked_sub(1)?;
+        let suited = || empty.iter().filter(|(_, at)| want.suits(&self.slots[*at].gpu.info));
+        suited().nth(last)?;
+        let mut free = suited().filter(|(_, at)| self.slots[*at].held_from(want).is_none());
+        Some(free.nth(last).map_or(Millis(u64::MAX), |(idle_in, _)| *idle_in))
     }
 
     /// The lower floor of progress that is asked of a job that has waited long for its run and would go on waiting, and from when on.

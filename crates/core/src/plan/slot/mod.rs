@@ -386,8 +386,8 @@ impl<'a> Slot<'a> {
         self.lent_beside = self.waits_at_least(kept_for);
     }
 
-    /// How long a job waits at least until enough of the jobs here have ended for it, each alone and as expected; zero where it has room,
-    /// and where this plan has placed one of them.
+    /// How long a job waits at least until enough of the jobs here have ended for it, each alone and as expected: one of them where only its
+    /// speed or theirs keeps it off. Zero where it may come, and where this plan has placed one of them.
     fn waits_at_least(&self, want: &Want) -> Millis {
         let Some((ends, mut free)) = self.beside.as_ref().and_then(Beside::ends).zip(self.free) else {
             return Millis::ZERO;
@@ -395,7 +395,8 @@ impl<'a> Slot<'a> {
         let need = self.need_of(want);
         let mut waits = Millis::ZERO;
         for (left, job) in ends {
-            if !want.idle_only && need.is_none_or(|need| need <= free) {
+            let has_room = !want.idle_only && need.is_none_or(|need| need <= free);
+            if has_room && (waits > Millis::ZERO || self.objection(want).is_none()) {
                 break;
             }
             free += self.gpu.tenant(job).map(|tenant| tenant.takes(self.gpu.info.memory)).unwrap_or_default();

@@ -139,7 +139,7 @@ impl Slot<'_> {
         }
         if let Some(rule) = policy.progress.filter(|_| outlook.has_paces()) {
             let outlook = &*beside.outlook_at_work(outlook, self.server_for(want), want.start);
-            if let Some(objection) = self.too_slow_already(rule) {
+            if let Some(objection) = self.too_slow_already(beside, outlook, rule) {
                 return Some(objection);
             }
             // One that waits for too long already is not there for the gain.
@@ -169,9 +169,12 @@ impl Slot<'_> {
     }
 
     /// A job here that is measured to keep less than the policy asks for: who joins would slow it down further.
-    fn too_slow_already(&self, rule: Progress) -> Option<Objection> {
+    fn too_slow_already(&self, beside: &Beside, outlook: &Outlook, rule: Progress) -> Option<Objection> {
+        let held =
+            beside.paces(outlook).filter(|(neighbour, pace)| beside.is_held_elsewhere(neighbour, *pace));
+        let held: Vec<JobId> = held.map(|(neighbour, _)| neighbour.job).collect();
         // What was measured beside others than these is void already.
-        self.gpu.tenants.iter().find_map(|tenant| {
+        self.gpu.tenants.iter().filter(|tenant| !held.contains(&tenant.job)).find_map(|tenant| {
             let job = self.state.job(tenant.job)?;
             let least = rule.with(job.placement()?.floor).least_measured();
             let measured = self.state.measured_over_window(job)?;
@@ -247,11 +250,13 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, want: &Want, rule: Progre
         return Some(Objection::Floor { job: neighbour.job, expected, floor: rule.dip() });
     }
     let after = |neighbour: &Neighbour, now| beside.pace_among(neighbour, &outlook.there).unwrap_or(now);
-    there().find_map(|(neighbour, pace, rule)| {
-        let now = beside.pace_now(neighbour).unwrap_or(pace.expected);
-        let stays = stays.map(|stays| (stays, after(neighbour, now)));
-        let over_run = |course: Course| course.whole_run(now, start.takes, pace.expected, stays);
-        let (whole, least) = (beside.course(neighbour).map_or(pace.expected, over_run), rule.whole_run());
-        (whole < least).then_some(Objection::WholeRun { job: neighbour.job, whole, least })
-    })
+    there().filter(|(neighbour, pace, _)| !beside.is_held_elsewhere(neighbour, *pace)).find_map(
+        |(neighbour, pace, rule)| {
+            let now = beside.pace_now(neighbour).unwrap_or(pace.expected);
+            let stays = stays.map(|stays| (stays, after(neighbour, now)));
+            let over_run = |course: Course| course.whole_run(now, start.takes, pace.expected, stays);
+            let (whole, least) = (beside.course(neighbour).map_or(pace.expected, over_run), rule.whole_run());
+            (whole < least).then_some(Objection::WholeRun { job: neighbour.job, whole, least })
+        },
+    )
 }
