@@ -151,14 +151,32 @@ struct Watch {
     rate: Option<Rate>,
     /// Seconds between two counts, alone.
     gap_s: Option<f64>,
-    /// Up to when its progress was measured.
-    measured: Millis,
-    /// Up to when its latency was.
-    latency_measured: Millis,
+    /// What was measured of it beside others.
+    windows: Windows,
     /// Since when it is known to have settled.
     settled: Option<Millis>,
     /// The share that it said was done, as it was last passed on, and how often that was.
     counted: Option<(f64, u32)>,
+}
+
+/// A window over which a job was measured beside others.
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    progress: f64,
+    /// Whether that is an upper bound.
+    at_most: bool,
+    from: Millis,
+    until: Millis,
+}
+
+/// The last windows of a job beside others: of its steps, and of its latency. Each is full in its own time.
+struct Windows {
+    /// Since when it is measured.
+    since: Millis,
+    steps: Option<Window>,
+    latency: Option<Window>,
+    /// Where the last one ended that the core was told.
+    told: Millis,
 }
 
 struct Alone {
@@ -452,33 +470,29 @@ impl Slowdowns {
                 let window = state.options().slowdown_window;
                 self.look_alone(now, (job, iterations), &gpus, &neighbourhood, window, looks);
             } else {
-                let latency = self.look_at_latency(now, state, job, &neighbourhood);
+                self.look_at_latency(now, state, job, &neighbourhood);
                 let steps = self.look_together(now, state, (job, iterations), &gpus, &neighbourhood);
-                // Its limit goes by whichever is worse.
-                let exact = |(progress, over)| (progress, over, false);
-                let worse = match (steps, latency.map(exact)) {
-                    (Some(steps), Some(latency)) => Some(if latency.0 < steps.0 { latency } else { steps }),
-                    (steps, latency) => steps.or(latency),
-                };
-                let news = worse.filter(|(progress, _, at_most)| !at_most || tells(*progress, job, &gpus));
-                let loading =
-                    |over: Millis| !self.all_work(state, &gpus, Millis(now.0.saturating_sub(over.0)));
-                inputs.extend(news.map(|(progress, over, at_most)| Input::Measured {
+                let news = self.watched.get_mut(&job.spec.id).and_then(|watch| {
+                    let tells = |window: &Window| !window.at_most || tells(window.progress, job, &gpus);
+                    watch.windows.news(now, neighbourhood.measurable(), tells)
+                });
+                let loading = |window: Window| !self.all_work(state, &gpus, window.from);
+                inputs.extend(news.map(|window| Input::Measured {
                     job: job.spec.id,
                     attempt,
-                    progress: Fraction::from_f64(progress).unwrap_or(Fraction(0)),
-                    over,
-                    at_most,
-                    loading: loading(over),
+                    progress: Fraction::from_f64(window.progress).unwrap_or(Fraction(0)),
+                    over: window.over(),
+                    at_most: window.at_most,
+                    loading: loading(window),
                 }));
                 // Of one that asked for fewer threads it is a part of its speed alone with these: the predictor's is one of that with all.
                 let of_all = |watch: &Watch| !is_narrowed(job) || watch.rate.is_none();
-                if let Some((progress, over, false)) = steps
+                if let Some(steps) = steps.filter(|steps| !steps.at_most)
                     && self.watched.get(&job.spec.id).is_some_and(of_all)
-                    && neighbourhood.settled_at.is_some_and(|at| now.since(at) >= over)
-                    && !loading(over)
+                    && neighbourhood.settled_at.is_some_and(|at| at <= steps.from)
+                    && !loading(steps)
                 {
-                    observed.insert(job.spec.id, progress);
+                    observed.insert(job.spec.id, steps.progress);
                 }
             }
             self.show_latency(now, state, job);
@@ -535,7 +549,7 @@ impl Slowdowns {
         let id = job.spec.id;
         let (Some(watch), Some(gpu)) = (self.watched.get_mut(&id), gpus.first()) else { return };
         let key = (job.spec.command_key, gpu.info.name.clone());
-        watch.measured = now;
+        watch.windows = Windows::new(now);
         // While it loads it does nothing of what it will do: to its first step where it tells of steps, else to its first activity.
         let stepped = gpus.iter().filter_map(|gpu| gpu.tenant(id)?.stepped).max();
         let works = stepped.map_or(Millis::ZERO, |at| at + FIRST_STEPS);
@@ -608,20 +622,19 @@ impl Slowdowns {
         self.keep(&job.spec, &key.1, profile, now);
     }
 
-    /// What neighbours leave a server by its latency, if a window beside them is full, and over how long: its 99th percentile alone over
-    /// that beside them.
+    /// What neighbours leave a server by its latency, if a window beside them is full: its 99th percentile alone over that beside them.
     fn look_at_latency(
         &mut self,
         now: Millis,
         state: &State,
         job: &Job,
         neighbourhood: &Neighbourhood,
-    ) -> Option<(f64, Millis)> {
+    ) -> Option<Window> {
         job.spec.request.latency_us?;
         let alone_ms = f64::from(job.spec.profile.latency_us?) / 1000.0;
         let window = state.options().slowdown_window;
         let watch = self.watched.get_mut(&job.spec.id)?;
-        let from = neighbourhood.settled_at.unwrap_or(neighbourhood.changed).max(watch.latency_measured);
+        let from = neighbourhood.measurable().max(watch.windows.end(watch.windows.latency));
         let from = from.max(Millis(now.0.saturating_sub(LOOK_BACK.0)));
         let over = now.since(from);
         if over < window {
@@ -632,12 +645,13 @@ impl Slowdowns {
         if !(p99.is_enough() || over >= LOOK_BACK) {
             return None;
         }
-        watch.latency_measured = now;
-        Some((alone_ms / p99.ms, over))
+        let window = Window { progress: alone_ms / p99.ms, at_most: false, from, until: now };
+        watch.windows.latency = Some(window);
+        Some(window)
     }
 
-    /// Progress of a job beside others, if a window of it is full, over how long, and whether it is an upper bound: for want of its speed
-    /// alone, it is compared with the fastest that its command was seen.
+    /// Progress of a job beside others, if a window of it is full. For want of its speed alone, it is compared with the fastest that its
+    /// command was seen: an upper bound.
     fn look_together(
         &mut self,
         now: Millis,
@@ -645,7 +659,7 @@ impl Slowdowns {
         (job, iterations): (&Job, Option<u64>),
         gpus: &[&Gpu],
         neighbourhood: &Neighbourhood,
-    ) -> Option<(f64, Millis, bool)> {
+    ) -> Option<Window> {
         let id = job.spec.id;
         let window = state.options().slowdown_window;
         let key = (job.spec.command_key, gpus.first()?.info.name.clone());
@@ -655,7 +669,7 @@ impl Slowdowns {
         let earlier = known.filter(|rate| !asks_for_fewer && rate.per_s > 0.0);
         let watch = self.watched.get_mut(&id)?;
         watch.alone = None;
-        let from = neighbourhood.settled_at.unwrap_or(neighbourhood.changed).max(watch.measured);
+        let from = neighbourhood.measurable().max(watch.windows.end(watch.windows.steps));
         let from = from.max(Millis(now.0.saturating_sub(LOOK_BACK.0)));
         let over = now.since(from);
         if over < window {
@@ -699,8 +713,9 @@ impl Slowdowns {
             Some(progress) => (false, progress),
             None => (true, faster(&mut self.fastest, key, &comparable?)?),
         };
-        self.watched.get_mut(&id)?.measured = now;
-        Some((progress, over, at_most))
+        let window = Window { progress, at_most, from, until: now };
+        self.watched.get_mut(&id)?.windows.steps = Some(window);
+        Some(window)
     }
 
     // --- learning and predicting ---------------------------------------------------------------
@@ -986,8 +1001,7 @@ impl Watch {
             own: None,
             rate: None,
             gap_s: None,
-            measured: now,
-            latency_measured: now,
+            windows: Windows::new(now),
             settled: None,
             counted: None,
         }
@@ -1014,7 +1028,36 @@ impl Watch {
 
     /// What it does now is not to be measured.
     fn breaks(&mut self, now: Millis) {
-        (self.began, self.measured, self.latency_measured, self.alone) = (now, now, now, None);
+        (self.began, self.windows, self.alone) = (now, Windows::new(now), None);
+    }
+}
+
+impl Window {
+    const fn over(&self) -> Millis {
+        self.until.since(self.from)
+    }
+}
+
+impl Windows {
+    const fn new(since: Millis) -> Self {
+        Self { since, steps: None, latency: None, told: Millis::ZERO }
+    }
+
+    /// Up to when it is measured, by a kind of windows with this last one.
+    fn end(&self, last: Option<Window>) -> Millis {
+        last.map_or(self.since, |last| last.until)
+    }
+
+    /// The worse of the last windows, by which its limit goes, if the core is to hear of it. The better kind says nothing while the worse
+    /// one goes on: else the core, which wants two bad windows in a row, would hear a good one after each. Nor does it hear of windows that
+    /// overlap: one pause would be two. `from`: since when the neighbours are the present ones.
+    fn news(&mut self, now: Millis, from: Millis, tells: impl Fn(&Window) -> bool) -> Option<Window> {
+        let goes_on = |window: &Window| now.since(window.until).0 <= 2 * window.over().0;
+        let last = [self.steps, self.latency].into_iter().flatten();
+        let present = last.filter(|window| window.from >= from && goes_on(window) && tells(window));
+        let worse = present.min_by(|a, b| a.progress.total_cmp(&b.progress))?;
+        (worse.from >= self.told).then(|| self.told = worse.until)?;
+        Some(worse)
     }
 }
 
@@ -1037,6 +1080,11 @@ struct Neighbourhood {
 }
 
 impl Neighbourhood {
+    /// From when on progress beside the present neighbours can be measured.
+    fn measurable(&self) -> Millis {
+        self.settled_at.unwrap_or(self.changed)
+    }
+
     /// `None`: the job has not begun, or strangers are there, whose part nobody knows.
     fn of(id: JobId, gpus: &[&Gpu]) -> Option<Self> {
         let own = gpus.iter().filter_map(|gpu| gpu.tenant(id)?.active_since).max()?;

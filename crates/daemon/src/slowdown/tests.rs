@@ -30,6 +30,8 @@ struct Host {
     busy: Option<f64>,
     /// What the GPUs draw, mW.
     power: Option<u32>,
+    /// Latency that jobs may have, microseconds.
+    latency_us: Option<u32>,
     /// Steps that commands say that they are to do.
     iterations: Option<u64>,
     _dir: tempfile::TempDir,
@@ -50,6 +52,7 @@ impl Host {
             processes_known: true,
             busy: Some(0.0),
             power: None,
+            latency_us: None,
             iterations: None,
             _dir: dir,
         };
@@ -85,6 +88,7 @@ impl Host {
             program_key: None,
             request: Request {
                 thread_percent: self.threads,
+                latency_us: self.latency_us,
                 max_slowdown: max_slowdown.and_then(Fraction::from_f64),
                 ..Request::of(gpus)
             },
@@ -1046,7 +1050,10 @@ struct Bars {
 
 impl Bars {
     fn new() -> Self {
-        let mut host = Host::new();
+        Self::on(Host::new())
+    }
+
+    fn on(mut host: Host) -> Self {
         host.busy = Some(50.0);
         let job = host.place(&[0]);
         host.slowdowns.paces.open(job, format!("{job}.1"));
@@ -1248,8 +1255,59 @@ fn latency_is_judged_where_few_requests_come() {
             let Host { slowdowns, state, now, .. } = &mut bars.host;
             seen.extend(slowdowns.look_at_latency(*now, state, &job, &neighbourhood));
         }
-        let progress = seen.first().map(|(progress, _)| (progress * 100.0).round() / 100.0);
+        let progress = seen.first().map(|window| (window.progress * 100.0).round() / 100.0);
         assert_eq!(progress, expected, "a request every {every} s");
+    }
+}
+
+/// A server that counts steps, too: what the core was told of it last, and before that, a second at a time.
+fn served(phases: &[(u32, u32, u32, f64)]) -> Vec<(f64, Option<f64>)> {
+    let mut host = Host::new();
+    host.latency_us = Some(20_000);
+    let mut bars = Bars::on(host);
+    let bar = (" 20%|## | ", 100_000);
+    let mut told = Vec::new();
+    for (phase, (seconds, per_s, requests, ms)) in phases.iter().enumerate() {
+        if phase == 1 {
+            let profile = spec::Profile { latency_us: Some(8_000), ..spec::Profile::default() };
+            bars.host.feed(Input::Profiled { job: bars.job, profile });
+            bars.neighbour();
+        }
+        for _ in 0..*seconds {
+            for _ in 0..*requests {
+                let line = format!("latency {ms} ms");
+                bars.host.slowdowns.paces.print(bars.job, bars.host.now, &line);
+            }
+            bars.print(bar, *per_s, 1);
+            let measured = bars.host.state.job(bars.job).unwrap().measured.filter(|m| m.at == bars.host.now);
+            told.extend(measured.map(|m| (m.progress.to_f64(), m.before.map(Fraction::to_f64))));
+        }
+    }
+    told
+}
+
+#[test]
+fn a_latency_beyond_its_limit_is_undone_where_the_server_counts_steps_too() {
+    // After a lull of requests the windows of the two end in different looks.
+    let told = served(&[(40, 10, 30, 8.0), (30, 10, 30, 8.0), (20, 10, 1, 32.0), (75, 10, 30, 32.0)]);
+    let bad = |(progress, before): &(f64, Option<f64>)| {
+        *progress < 0.4 && before.is_some_and(|before| before < 0.4)
+    };
+    assert!(told.iter().any(bad), "{told:?}");
+    // The other way round: the requests are served in time, and nothing else gets done.
+    let told = served(&[(40, 10, 30, 8.0), (30, 10, 30, 8.0), (20, 10, 1, 8.0), (75, 2, 30, 8.0)]);
+    assert!(told.iter().any(bad), "{told:?}");
+}
+
+#[test]
+fn one_pause_of_a_server_is_not_two_windows_beyond_its_limit() {
+    for lull in 16..24 {
+        let phases =
+            [(40, 10, 30, 8.0), (30, 10, 30, 8.0), (lull, 10, 1, 8.0), (35, 10, 30, 8.0), (9, 1, 30, 80.0)];
+        let told = served(&[&phases[..], &[(60, 10, 30, 8.0)]].concat());
+        let low = told.iter().filter(|(progress, _)| *progress < 0.4).count();
+        let twice = told.iter().any(|(now, before)| *now < 0.4 && before.is_some_and(|before| before < 0.4));
+        assert!(low > 0 && !twice && told.last().unwrap().0 > 0.8, "{lull}: {told:?}");
     }
 }
 
