@@ -41,7 +41,7 @@ const FRAME: usize = 24;
 const LARGEST: u32 = 8 << 20;
 /// ... and what it may come to.
 const LARGEST_TEXT: u64 = 64 << 20;
-/// Rows of one GPU that one answer is made from at most, so that it takes a moment.
+/// Rows of one GPU that one answer is made from, so that it takes a moment: no new row is begun after so many, and one that is made of more is cut.
 const READ_AT_ONCE: usize = 100_000;
 /// ... and that it holds.
 const ANSWER: usize = 20_000;
@@ -338,6 +338,10 @@ impl Answer {
                 return false;
             }
             self.bucket = bucket;
+        } else if self.read >= 2 * READ_AT_ONCE {
+            // The rest of it is in the next answer.
+            self.cut_bucket(self.fold.latest_ms());
+            return false;
         }
         self.read += row.gpus.len().max(1);
         self.fold.add(&row);
@@ -347,6 +351,10 @@ impl Answer {
     fn end_bucket(&mut self) {
         // Of rows that are not put together each keeps its own end.
         let end = if self.step > 1 { self.bucket.saturating_mul(self.step) } else { self.fold.latest_ms() };
+        self.cut_bucket(end);
+    }
+
+    fn cut_bucket(&mut self, end: u64) {
         if let Some(row) = self.fold.take(end) {
             self.made += row.gpus.len().max(1);
             self.rows.push(row);
@@ -590,6 +598,24 @@ mod tests {
             }
         }
         assert_eq!((parts, told), (3, (1..=count).collect()));
+    }
+
+    /// Else one question, which any user may ask, would read all that is kept.
+    #[test]
+    fn a_row_of_very_much_is_told_in_parts_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let (gpus, count) = (header().gpus, 2 * READ_AT_ONCE as u64 + 300);
+        for step in [Millis(u64::MAX), Millis::secs(count)] {
+            let ask = |since: u64| {
+                let rows = (since + 1..=count).map(|second| (&*gpus, row(second))).collect();
+                let page = read(dir.path(), Millis(since * 1000), Millis(u64::MAX), step, rows).unwrap();
+                let [row] = &page.rows[..] else { panic!("{} rows", page.rows.len()) };
+                (row.at_ms, row.span_ms, page.next)
+            };
+            let end = 2_000 * READ_AT_ONCE as u64;
+            assert_eq!(ask(0), (end, end, Some(Millis(end))));
+            assert_eq!(ask(end / 1000), (step.0, 300_000, None));
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::run::busy;
 use crate::commands::Context;
-use carma_api::record::{RecordReply, RecordedGpu, Row};
+use carma_api::record::{Fold, RecordReply, RecordedGpu, Row};
 use carma_api::wire::{AttemptView, JobDetail, JobView, JobsReply, StatusReply};
 use carma_api::{Client, ClientError};
 use carma_cli::failure::Failure;
@@ -150,7 +150,7 @@ fn rows(client: &mut Client, span: Span, step: Millis) -> Result<RecordReply, Fa
         let path = format!("/v1/record?since_ms={since}&until_ms={}&step_ms={}", span.until, step.0);
         let reply: RecordReply = client.get(&path)?;
         let next = reply.next_ms.filter(|next| *next > since);
-        all = join(all, reply);
+        all = join(all, reply, step);
         match next {
             Some(next) => since = next,
             None => return Ok(all),
@@ -158,8 +158,16 @@ fn rows(client: &mut Client, span: Span, step: Millis) -> Result<RecordReply, Fa
     }
 }
 
-/// Two parts of an answer as one. The second knows nothing of GPUs that were gone by then.
-fn join(first: RecordReply, second: RecordReply) -> RecordReply {
+/// Two parts of an answer as one. The second knows nothing of GPUs that were gone by then. A row of very much is in both.
+fn join(mut first: RecordReply, mut second: RecordReply, step: Millis) -> RecordReply {
+    let bucket = |row: &Row| row.at_ms.div_ceil(step.0.max(1));
+    if let Some(begun) = first.rows.pop_if(|row| second.rows.first().is_some_and(|s| bucket(s) == bucket(row)))
+        && let Some(rest) = second.rows.first_mut()
+    {
+        let mut fold = Fold::default();
+        [&begun, rest].into_iter().for_each(|part| fold.add(part));
+        *rest = fold.take(rest.at_ms).unwrap_or_default();
+    }
     let there = |gpu: &RecordedGpu| second.gpus.iter().any(|later| later.gpu == gpu.gpu);
     let mut gpus: Vec<RecordedGpu> = first.gpus.into_iter().filter(|gpu| !there(gpu)).collect();
     gpus.extend_from_slice(&second.gpus);
@@ -232,13 +240,19 @@ mod tests {
     fn gpus_of_all_parts_are_told() {
         let part = |gpus: &[u32], at_ms| RecordReply {
             gpus: gpus.iter().map(|gpu| RecordedGpu { gpu: *gpu, ..RecordedGpu::default() }).collect(),
-            rows: vec![Row { at_ms, ..Row::default() }],
+            rows: vec![Row { at_ms, span_ms: 1, ..Row::default() }],
             next_ms: Some(at_ms),
             ..RecordReply::default()
         };
-        let all = [part(&[0, 1, 2], 1), part(&[0, 2], 2)].into_iter().fold(RecordReply::default(), join);
+        let join_all = |parts: [RecordReply; 2], step: u64| {
+            parts.into_iter().fold(RecordReply::default(), |all, part| join(all, part, Millis(step)))
+        };
+        let all = join_all([part(&[0, 1, 2], 1), part(&[0, 2], 2)], 1);
         let gpus: Vec<u32> = all.gpus.iter().map(|gpu| gpu.gpu).collect();
         let rows: Vec<u64> = all.rows.iter().map(|row| row.at_ms).collect();
         assert_eq!((gpus, rows, all.next_ms), (vec![0, 1, 2], vec![1, 2], Some(2)));
+        let all = join_all([part(&[0], 1), part(&[0], 2)], 2);
+        let rows: Vec<(u64, u64)> = all.rows.iter().map(|row| (row.at_ms, row.span_ms)).collect();
+        assert_eq!(rows, [(2, 2)]);
     }
 }
