@@ -400,6 +400,13 @@ impl Slowdowns {
         }
     }
 
+    /// What was measured of a job beside others is not so any more.
+    fn unmeasure(&self, job: JobId) {
+        if let Some(view) = self.rates.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&job) {
+            view.progress = None;
+        }
+    }
+
     // --- looking -------------------------------------------------------------------------------
 
     /// Looks at all running jobs. Returns what the core should know. `iterations`: how many steps or epochs a job's command says that it is
@@ -423,8 +430,14 @@ impl Slowdowns {
             // While it is suspended it stands still, which is no neighbour's doing.
             let is_on = job.suspension().is_none();
             let Some(neighbourhood) = Neighbourhood::of(job.spec.id, &gpus).filter(|_| is_on) else {
+                // The speed that it had before is not the present one.
+                let counts = self.paces.counts(job.spec.id).filter(|_| is_on);
+                self.publish(job.spec.id, counts.map(|_| rate_view(None, None, None, counts)));
                 if let Some(watch) = self.watched.get_mut(&job.spec.id) {
                     watch.breaks(now);
+                    if is_on {
+                        self.show_latency(now, state, job);
+                    }
                 }
                 continue;
             };
@@ -466,6 +479,7 @@ impl Slowdowns {
             let any_passing = gpus.iter().any(|gpu| gpu.tenants.iter().any(passing));
             if any_passing || (neighbourhood.alone && narrowed) {
                 watch.breaks(now);
+                self.unmeasure(job.spec.id);
             } else if neighbourhood.alone {
                 let window = state.options().slowdown_window;
                 self.look_alone(now, (job, iterations), &gpus, &neighbourhood, window, looks);
@@ -547,6 +561,7 @@ impl Slowdowns {
         looks: &[Look],
     ) {
         let id = job.spec.id;
+        self.unmeasure(id);
         let (Some(watch), Some(gpu)) = (self.watched.get_mut(&id), gpus.first()) else { return };
         let key = (job.spec.command_key, gpu.info.name.clone());
         watch.windows = Windows::new(now);
@@ -557,10 +572,6 @@ impl Slowdowns {
         let alone = watch.alone.get_or_insert_with(|| Alone::new(begins.max(works)));
         if alone.since < works {
             *alone = Alone::new(works);
-        }
-        // What was measured beside others is not so any more.
-        if let Some(view) = self.rates.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
-            view.progress = None;
         }
         if now < alone.since {
             return;

@@ -711,6 +711,43 @@ fn a_process_of_others_begins_the_time_alone_anew() {
 }
 
 #[test]
+fn a_speed_that_is_not_the_present_one_is_not_shown() {
+    let mut host = Host::new();
+    (host.latency_us, host.sharing) = (Some(20_000), SharingMode::TimeSlice);
+    let mut bars = Bars::on(host);
+    let bar = (" 20%|## | ", 100_000);
+    let shown = |bars: &Bars| bars.host.slowdowns.rates.lock().unwrap().get(&bars.job).cloned();
+    let serve = |bars: &mut Bars| {
+        for _ in 0..30 {
+            bars.host.slowdowns.paces.print(bars.job, bars.host.now, "latency 8.0 ms");
+            bars.print(bar, 10, 1);
+        }
+    };
+    serve(&mut bars);
+    let alone = shown(&bars).unwrap();
+    assert!(about(alone.per_s, 10.0) && about(alone.latency_p99_ms, 8.0), "{alone:?}");
+    // Beside a stranger it counts, at a speed that nobody knows.
+    bars.host.strangers = true;
+    serve(&mut bars);
+    let beside = shown(&bars).unwrap();
+    assert_eq!((beside.per_s, beside.alone_per_s), (None, None));
+    assert!(beside.source.is_some() && about(beside.latency_p99_ms, 8.0), "{beside:?}");
+    bars.host.strangers = false;
+    bars.neighbour();
+    serve(&mut bars);
+    assert!(about(shown(&bars).unwrap().progress, 1.0));
+    // One that is to end takes its time: what is measured then is not how they go together.
+    let neighbour = *bars.host.there.last().unwrap();
+    bars.host.feed(Input::Cancel { job: neighbour, by: User::new(1000, "a") });
+    bars.host.see(1);
+    let ends = shown(&bars).unwrap();
+    assert!(ends.progress.is_none() && ends.per_s.is_some(), "{ends:?}");
+    bars.host.feed(Input::Suspend { job: bars.job, by: User::new(1000, "a") });
+    bars.host.see(1);
+    assert_eq!(shown(&bars), None);
+}
+
+#[test]
 fn a_count_is_passed_on_as_it_grows_and_not_for_ever() {
     let mut watch = Watch::new(1, Millis::ZERO);
     let mut counts =
