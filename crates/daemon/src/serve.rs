@@ -388,6 +388,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
 
     let mut owner = Engine::new(state, parts, inbox);
     owner.adopt(inputs);
+    paces.hear().map_err(system("cannot count progress"))?;
     let to_engine = engine.clone();
     let tell = move |job, gist| drop(to_engine.send(Message::Gist(job, Box::new(gist))));
     if let Err(e) = gist::of_earlier(owner.state(), layout.journal.clone(), tell) {

@@ -83,7 +83,7 @@ pub struct Paces {
 }
 
 impl Paces {
-    /// Starts the threads. `dir` is for the sockets and files of the jobs, and for the socket of their supervisors.
+    /// Makes the socket, which is read from [`Self::hear`] on, and starts to look at hosts. `dir` is for the sockets and files of the jobs, and for the socket of their supervisors.
     ///
     /// # Errors
     /// When the kernel gives no socket or thread.
@@ -104,10 +104,20 @@ impl Paces {
             running: Mutex::default(),
             hosts: Mutex::default(),
         });
-        let (news, hosts) = (paces.clone(), paces.clone());
-        std::thread::Builder::new().name("pace".into()).spawn(move || news.hear())?;
+        let hosts = paces.clone();
         std::thread::Builder::new().name("hosts".into()).spawn(move || hosts.look())?;
         Ok(paces)
+    }
+
+    /// Starts to hear supervisors. Before the jobs that run were opened, what is told of them would be lost: until then the kernel and the
+    /// supervisors keep it.
+    ///
+    /// # Errors
+    /// When the kernel gives no thread.
+    pub fn hear(self: &Arc<Self>) -> io::Result<()> {
+        let paces = self.clone();
+        std::thread::Builder::new().name("pace".into()).spawn(move || paces.hear_all())?;
+        Ok(())
     }
 
     /// Directory of the sockets and files of the jobs.
@@ -242,7 +252,7 @@ impl Paces {
     }
 
     /// Takes in what supervisors send.
-    fn hear(&self) {
+    fn hear_all(&self) {
         let me = rustix::process::geteuid().as_raw();
         let mut buffer = vec![0; LONGEST];
         loop {

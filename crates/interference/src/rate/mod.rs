@@ -44,6 +44,12 @@ impl Said {
         }
     }
 
+    /// Whether it says which pass over the data it is, of how many: without that a bar of one is the whole.
+    #[must_use]
+    pub fn is_pass_of(&self) -> bool {
+        self.unit == tally::EPOCHS && self.total.is_some()
+    }
+
     /// The same where the length is not told.
     pub(crate) fn key_of_any_length(&self) -> String {
         format!("{} {}", self.unit, self.label)

@@ -104,6 +104,12 @@ impl Printed {
         }
     }
 
+    /// Something of the stream is missing here. A line that has no end yet is dropped: half a number is another number.
+    pub fn tear(&mut self) {
+        self.line.clear();
+        (self.escape, self.read) = (Escape::None, false);
+    }
+
     /// The stream is at its end.
     pub fn finish(&mut self, reports: &mut Vec<Report>) {
         self.end(reports);
@@ -189,6 +195,21 @@ mod tests {
         printed.feed(9.0, b"\rstep 6/10\r", &mut reports);
         let seen: Vec<_> = reports.iter().map(|r| (r.at_s, r.said.count)).collect();
         assert_eq!(seen, [(1.0, Some(5.0)), (9.0, Some(6.0))]);
+    }
+
+    #[test]
+    fn a_line_that_is_torn_says_nothing() {
+        let (mut printed, mut reports) = (Printed::new(), Vec::new());
+        printed.feed(0.0, b"\x1b[3", &mut reports);
+        printed.tear();
+        printed.feed(0.0, b"step 1", &mut reports);
+        printed.tear();
+        printed.feed(1.0, b"step 450/1000\nstep 4", &mut reports);
+        printed.settle(2.0, &mut reports);
+        printed.tear();
+        printed.feed(3.0, b"step 451/1000\n", &mut reports);
+        let counts: Vec<_> = reports.iter().map(|r| r.said.count.unwrap()).collect();
+        assert_eq!(counts, [450.0, 4.0, 451.0], "one that stood for a while was whole");
     }
 
     #[test]

@@ -33,7 +33,7 @@ use std::collections::VecDeque;
 use std::fmt;
 
 /// Unit of a count of passes over the data.
-const EPOCHS: &str = "epochs";
+pub(super) const EPOCHS: &str = "epochs";
 /// Most streams that are kept; the one that has been silent longest makes room.
 const MOST_STREAMS: usize = 24;
 /// Most marks of a stream.

@@ -57,6 +57,15 @@ impl Event {
         self
     }
 
+    /// Whether it says which pass over the data it is, of how many.
+    #[must_use]
+    pub fn is_pass_of(&self) -> bool {
+        match self {
+            Self::Count { said, .. } | Self::Printed { said, .. } => said.is_pass_of(),
+            Self::Steps { .. } | Self::Latency { .. } => false,
+        }
+    }
+
     /// Counts it.
     pub fn count(self, tally: &mut Tally) {
         match self {

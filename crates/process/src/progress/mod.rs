@@ -120,6 +120,14 @@ impl Ears {
         self.report(events);
     }
 
+    /// What the task prints next does not follow what came last, and begins with a line.
+    pub fn tear(&mut self, output: Output) {
+        match output {
+            Output::Standard => self.standard.tear(),
+            Output::Error => self.error.tear(),
+        }
+    }
+
     fn report(&mut self, events: &mut Vec<Event>) {
         events.extend(self.reports.drain(..).map(|Report { at_s, said }| Event::Printed { at_s, said }));
         for printed in [&mut self.standard, &mut self.error] {

@@ -97,6 +97,7 @@ impl Listener {
             log,
             ears,
             events: Vec::new(),
+            pass: None,
         };
         Self { thread: Some(thread), begun: None, place: place(order) }
     }
@@ -146,6 +147,8 @@ struct Thread {
     log: Opened,
     ears: Option<Ears>,
     events: Vec<Event>,
+    /// The last of those that are told that says which epoch it is.
+    pass: Option<Event>,
 }
 
 impl Thread {
@@ -210,8 +213,11 @@ impl Thread {
     }
 
     fn read(&mut self) {
-        let bytes = self.log.grown();
+        let (follows, bytes) = self.log.grown();
         if let Some(ears) = &mut self.ears {
+            if !follows {
+                ears.tear(Output::Standard);
+            }
             ears.feed(boot_s(), Output::Standard, &bytes, &mut self.events);
         }
     }
@@ -220,6 +226,10 @@ impl Thread {
     fn tell(&mut self) {
         if self.daemon.is_none() {
             self.daemon = self.connect().ok();
+            if self.daemon.is_some() {
+                // Another daemon has not heard it, and would take the bar of an epoch for the whole training.
+                self.events.splice(0..0, self.pass.take());
+            }
         }
         let mut told = 0;
         while let Some(daemon) = &self.daemon {
@@ -237,9 +247,9 @@ impl Thread {
                 break;
             }
         }
-        self.events.drain(..told);
-        let over = self.events.len().saturating_sub(BACKLOG);
-        self.events.drain(..over);
+        let over = self.events.len().saturating_sub(BACKLOG).max(told);
+        let gone = self.events.drain(..over);
+        self.pass = gone.filter(Event::is_pass_of).last().or(self.pass.take());
     }
 
     /// The socket is the daemon's alone, so this takes its rights for a moment.
@@ -257,4 +267,67 @@ impl Thread {
 fn boot_s() -> f64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::order::Log;
+    use carma_interference::rate::tally::Tally;
+
+    /// What a daemon at this socket has counted.
+    fn heard(socket: &UnixDatagram) -> (usize, Tally) {
+        socket.set_nonblocking(true).unwrap();
+        let (mut buffer, mut events, mut tally) = (vec![0; 64 << 10], 0, Tally::new());
+        while let Ok(length) = socket.recv(&mut buffer) {
+            let news: News = serde_json::from_slice(&buffer[..length]).unwrap();
+            events += news.events.len();
+            news.events.into_iter().for_each(|event| event.count(&mut tally));
+        }
+        (events, tally)
+    }
+
+    #[test]
+    fn a_daemon_that_starts_anew_hears_which_epoch_it_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let user = User::find(None).unwrap();
+        let log = Log::Kept { path: dir.path().join("1.log"), limit: 1 << 20 };
+        let mut thread = Thread {
+            name: "1.1".into(),
+            socket: dir.path().join(SOCKET),
+            daemon: None,
+            alive: Duration::from_secs(1),
+            log: Opened::open(&log, &user, None, 1).unwrap(),
+            user,
+            ears: Some(Ears::open(dir.path(), None).unwrap()),
+            events: Vec::new(),
+            pass: None,
+        };
+        let mut at_s = 0.0;
+        let mut tell = |text: &str| {
+            at_s += 1.0;
+            thread.ears.as_mut().unwrap().feed(at_s, Output::Standard, text.as_bytes(), &mut thread.events);
+            thread.tell();
+        };
+        let first = UnixDatagram::bind(dir.path().join(SOCKET)).unwrap();
+        tell("Epoch 2/100\n938/938 [=====]\nEpoch 3/100\n");
+        tell("10/938 [>....]\n");
+        let (events, tally) = heard(&first);
+        assert_eq!((events, tally.done(&[], None).unwrap().share), (4, (2.0 + 10.0 / 938.0) / 100.0));
+        // While there is none what it says is kept, and which epoch it is too.
+        drop(first);
+        std::fs::remove_file(dir.path().join(SOCKET)).unwrap();
+        for step in 11..300 {
+            tell(&format!("{step}/938 [=>...]\n"));
+        }
+        for step in [800, 900] {
+            let socket = UnixDatagram::bind(dir.path().join(SOCKET)).unwrap();
+            // The first finds that the socket of before is gone.
+            tell("700/938 [==>..]\n");
+            tell(&format!("{step}/938 [===>.]\n"));
+            let share = heard(&socket).1.done(&[], None).unwrap().share;
+            assert!((share - (2.0 + f64::from(step) / 938.0) / 100.0).abs() < 1e-9, "{share}");
+            std::fs::remove_file(dir.path().join(SOCKET)).unwrap();
+        }
+    }
 }

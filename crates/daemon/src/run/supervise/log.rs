@@ -29,6 +29,8 @@ pub(super) struct Opened {
     start: u64,
     /// Up to where its progress was read.
     read: u64,
+    /// That may be in the middle of a line.
+    torn: bool,
 }
 
 /// Keeps a log from growing beyond its limit: the middle goes, head and tail stay.
@@ -81,7 +83,7 @@ impl Opened {
         };
         let meta = file.metadata()?;
         let start = meta.len();
-        let mut opened = Self { file, cutter, readable: meta.is_file(), start, read: start };
+        let mut opened = Self { file, cutter, readable: meta.is_file(), start, read: start, torn: false };
         if was_linked {
             opened.say("the log so far is where its user has made a link to it; carma keeps it no more");
         }
@@ -104,17 +106,24 @@ impl Opened {
         self.read = self.start;
     }
 
-    /// What it has grown by since the last look; of much, the end.
-    pub(super) fn grown(&mut self) -> Vec<u8> {
-        let Some(end) = self.length() else { return Vec::new() };
+    /// What it has grown by since the last look; of much, the end, from the beginning of a line. And whether it follows what came before.
+    pub(super) fn grown(&mut self) -> (bool, Vec<u8>) {
+        let Some(end) = self.length() else { return (true, Vec::new()) };
+        let follows = end >= self.read && end - self.read <= PIECE;
         if end < self.read {
             // It was cut off: what is written now is new.
             self.read = end;
         }
         let from = self.read.max(end.saturating_sub(PIECE));
-        let bytes = self.piece(from, end);
+        let mut bytes = self.piece(from, end);
         self.read = from + bytes.len() as u64;
-        bytes
+        self.torn |= !follows && from > 0;
+        if self.torn {
+            let line_end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r'));
+            self.torn = line_end.is_none();
+            bytes.drain(..line_end.map_or(bytes.len(), |at| at + 1));
+        }
+        (follows, bytes)
     }
 
     /// The end of what this attempt wrote.
@@ -387,6 +396,36 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert!(Opened::open(&log, &nobody, None, 1).is_err());
+    }
+
+    #[test]
+    fn what_is_skipped_of_a_log_tears_no_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut opened = kept(&dir.path().join("1.log"));
+        let mut writer = opened.file().try_clone().unwrap();
+        let mut grows = |text: &str| {
+            writer.write_all(text.as_bytes()).unwrap();
+            let (follows, bytes) = opened.grown();
+            (follows, String::from_utf8(bytes).unwrap())
+        };
+        assert_eq!(grows("step 1"), (true, "step 1".into()));
+        assert_eq!(grows("0\nstep 1"), (true, "0\nstep 1".into()));
+        let much = "1/1000 [\r".repeat(10_000);
+        let (follows, read) = grows(&format!("{much}450/1000"));
+        assert!(!follows && read.starts_with("1/1000 [\r") && read.ends_with("[\r450/1000"));
+        assert_eq!(grows(" [\n"), (true, " [\n".into()));
+        // A line that is longer than what is read at once.
+        assert_eq!(grows(&"x".repeat(100_000)), (false, String::new()));
+        assert_eq!(grows("step 7"), (true, String::new()));
+        assert_eq!(grows("8\nstep 79\n"), (true, "step 79\n".into()));
+        opened.file().set_len(3).unwrap();
+        assert_eq!(opened.grown(), (false, Vec::new()));
+        writeln!(writer, "9\nstep 80").unwrap();
+        assert_eq!(opened.grown(), (true, b"step 80\n".to_vec()));
+        opened.file().set_len(0).unwrap();
+        assert_eq!(opened.grown(), (false, Vec::new()));
+        writeln!(writer, "step 81").unwrap();
+        assert_eq!(opened.grown(), (true, b"step 81\n".to_vec()));
     }
 
     #[test]
