@@ -14,9 +14,10 @@ use carma_api::wire::{
 };
 use carma_core::model::SharingMode;
 use carma_interference::rate::printed::Printed;
+use carma_interference::rate::tally::Tally;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::Read;
+use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -93,6 +94,7 @@ struct Log {
     path: PathBuf,
     file: Option<File>,
     printed: Printed,
+    tally: Tally,
     /// The attempt that is listened to.
     attempt: u32,
     first_step_ms: Option<f64>,
@@ -505,18 +507,29 @@ impl Submitted {
 
 impl Log {
     fn new(path: PathBuf) -> Self {
-        Self { path, file: None, printed: Printed::new(), attempt: 0, first_step_ms: None }
+        Self {
+            path,
+            file: None,
+            printed: Printed::new(),
+            tally: Tally::new(),
+            attempt: 0,
+            first_step_ms: None,
+        }
     }
 
-    /// Reads on; what comes with a new attempt is that one's.
+    /// Reads on. What is there when a further attempt is first seen is what those before it printed.
     fn read(&mut self, attempt: u32, now_ms: f64) {
-        if attempt != self.attempt {
-            (self.attempt, self.first_step_ms, self.printed) = (attempt, None, Printed::new());
-        }
         if self.file.is_none() {
             self.file = carma_files::open(&self.path).ok();
         }
         let Some(file) = &mut self.file else { return };
+        if attempt != self.attempt {
+            (self.attempt, self.first_step_ms) = (attempt, None);
+            (self.printed, self.tally) = (Printed::new(), Tally::new());
+            if attempt > 1 {
+                let _ = file.seek(SeekFrom::End(0));
+            }
+        }
         let mut buffer = [0; 16 << 10];
         let mut reports = Vec::new();
         while let Ok(n @ 1..) = file.read(&mut buffer) {
@@ -527,7 +540,9 @@ impl Log {
         }
         if self.first_step_ms.is_none() {
             self.printed.settle(now_ms / 1000.0, &mut reports);
-            self.first_step_ms = reports.first().map(|report| report.at_s * 1000.0);
+            reports.iter().for_each(|report| self.tally.printed(report));
+            // Neither a bar that tells of loading.
+            self.first_step_ms = self.tally.began_s().map(|at_s| at_s * 1000.0);
         }
     }
 }
@@ -599,6 +614,28 @@ mod tests {
         assert_eq!(last_words(&format!("{line}y")), format!("...{line}y"));
         // It is told from the beginning of a line on.
         assert_eq!(last_words(&format!("\n{line}")), line);
+    }
+
+    #[test]
+    fn the_first_step_is_of_the_last_attempts_work() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut log = Log::new(dir.path().join("1.log"));
+        let mut file = File::create(&log.path).unwrap();
+        let mut at = |attempt, now_ms, text: &str| {
+            std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();
+            log.read(attempt, now_ms);
+            log.first_step_ms
+        };
+        let loading = "Loading checkpoint shards:   0%| | 0/3\rLoading checkpoint shards:  33%|# | 1/3\r";
+        assert_eq!(at(1, 3_000.0, loading), None);
+        assert_eq!(at(1, 30_000.0, "\nstep 1/100\n"), None);
+        assert_eq!(at(1, 31_000.0, "step 2/100\n"), Some(30_000.0));
+        assert_eq!(at(1, 32_000.0, "step 3/100\n"), Some(30_000.0));
+        // What it printed before it ended is seen with the next attempt.
+        assert_eq!(at(2, 33_000.0, "step 4/100\nstep 5/100\n--- carma: attempt 2 ---\n"), None);
+        assert_eq!(at(2, 34_000.0, loading), None);
+        at(2, 60_000.0, "\nstep 1/100\n");
+        assert_eq!(at(2, 61_000.0, "step 2/100\n"), Some(60_000.0));
     }
 
     #[test]

@@ -161,7 +161,8 @@ fn rows(client: &mut Client, span: Span, step: Millis) -> Result<RecordReply, Fa
 /// Two parts of an answer as one. The second knows nothing of GPUs that were gone by then. A row of very much is in both.
 fn join(mut first: RecordReply, mut second: RecordReply, step: Millis) -> RecordReply {
     let bucket = |row: &Row| row.at_ms.div_ceil(step.0.max(1));
-    if let Some(begun) = first.rows.pop_if(|row| second.rows.first().is_some_and(|s| bucket(s) == bucket(row)))
+    if let Some(begun) =
+        first.rows.pop_if(|row| second.rows.first().is_some_and(|s| bucket(s) == bucket(row)))
         && let Some(rest) = second.rows.first_mut()
     {
         let mut fold = Fold::default();
