@@ -167,10 +167,14 @@ fn expected_left(
 /// count of a job go on some time later, and what earlier runs took must not stand beside how far this one is.
 fn left_of_counted(state: &State, job: &Job, done: Option<&Done>) -> Option<f64> {
     let run = job.counted_run()?;
-    let left = match done {
-        Some(done) => Millis((run.0 as f64 * (1.0 - done.share).clamp(0.0, 1.0)) as u64),
+    let left = match (done, job.counted) {
+        (Some(done), Some(counted)) => {
+            // It may have begun where an earlier attempt had saved its work, and has started up first.
+            let share = (1.0 - done.share) / (1.0 - counted.first.to_f64());
+            Millis((run.since(counted.by_then).0 as f64 * share.clamp(0.0, 1.0)) as u64)
+        }
         // It takes longer than it counted: that is not what is left.
-        None => Some(run.since(state.done(job))).filter(|left| *left > Millis::ZERO)?,
+        _ => Some(run.since(state.done(job))).filter(|left| *left > Millis::ZERO)?,
     };
     let left = beside(left.0.div_ceil(1000), job.measured.map(|measured| measured.progress));
     Some(left as f64)
@@ -319,9 +323,13 @@ mod tests {
         // It counted to the end of half an hour.
         let run = Some(Millis::secs(1800));
         job.counted = Some(Counted { first: Fraction::percent(2), by_then: Millis::ZERO, run });
-        assert_eq!(said(&job, Some(0.25)), Some((1350, true)));
+        assert_eq!(said(&job, Some(0.25)), Some((1378, true)));
         assert_eq!(said(&job, None), Some((1800, true)));
-        job.counted = Some(Counted { run: None, ..job.counted.unwrap() });
+        // It goes on from a checkpoint at 60 %, and was 100 s old then.
+        let (first, by_then) = (Fraction::percent(60), Millis::secs(100));
+        job.counted = Some(Counted { first, by_then, run: Some(Millis::secs(500)) });
+        assert_eq!(said(&job, Some(0.8)), Some((200, true)));
+        job.counted = Some(Counted { run: None, first: Fraction::percent(2), by_then: Millis::ZERO });
         assert_eq!(said(&job, Some(0.02)), Some((55, false)), "it was told once");
     }
 
