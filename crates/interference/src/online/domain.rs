@@ -277,6 +277,12 @@ impl Domain {
         (self.prior_mean, self.prior_cov) = (self.mean, self.cov);
     }
 
+    /// Forgets a class, and the rows that it is in: by them the next fit would know it again.
+    pub(super) fn drop_class(&mut self, class: &str) {
+        self.classes.remove(class);
+        self.rows.retain(|row| row.members.iter().all(|(of, _)| of != class));
+    }
+
     /// What predictions of these classes go by. The rows, which may be many, are not copied first.
     pub(crate) fn of_classes(&self, classes: &BTreeSet<String>) -> Self {
         let of = |class: &String| Some((class.clone(), self.classes.get(class)?.clone()));

@@ -351,9 +351,7 @@ impl SlowdownModel {
 
     /// Forgets a class on all GPUs, e.g. because its program changed.
     pub fn forget(&mut self, class: &str) {
-        for domain in self.domains.values_mut() {
-            domain.classes.remove(class);
-        }
+        self.domains.values_mut().for_each(|domain| domain.drop_class(class));
     }
 }
 

@@ -379,6 +379,29 @@ proptest! {
 }
 
 #[test]
+fn a_class_that_is_forgotten_does_not_come_back() {
+    let gpu = GpuType::named("H200");
+    let (gone, kept, other) = (task("gone", 60.0, 30.0), task("kept", 80.0, 50.0), task("other", 50.0, 20.0));
+    let mut model = SlowdownModel::new();
+    let see = |model: &mut SlowdownModel, pair: [&Profile; 2]| {
+        let members = pair.map(Member::of);
+        let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
+        for _ in 0..20 {
+            model.observe(&group, &Observed::Progress(vec![Some(0.7), Some(0.8)])).unwrap();
+        }
+    };
+    see(&mut model, [&gone, &kept]);
+    see(&mut model, [&kept, &other]);
+    model.forget("gone");
+    // It is fitted anew to the last rows meanwhile.
+    see(&mut model, [&kept, &other]);
+    see(&mut model, [&kept, &other]);
+    let classes = || model.domains.values().flat_map(|domain| domain.classes.keys());
+    assert!(classes().any(|class| class == "kept") && classes().all(|class| class != "gone"));
+    assert!(!model.to_json().unwrap().contains("gone"));
+}
+
+#[test]
 fn old_files_still_load_and_nothing_known_leaves_no_trace() {
     let shipped = include_str!("../../models/shipped.json");
     let mut model = SlowdownModel::read(shipped).unwrap();
