@@ -261,8 +261,11 @@ fn own(on_gpus: &OnGpus, gpus: &[Arc<str>], subject: &Subject) -> Vec<ProcessRef
         let mut pids = on_gpus(gpus);
         pids.sort_unstable();
         pids.dedup();
-        let own = pids.into_iter().filter(|pid| members.contains_key(pid));
-        let own: Vec<ProcessRef> = own.filter_map(process::identify).collect();
+        // As they were when they were found to be the job's: a number may be another process's by now.
+        let own = pids
+            .into_iter()
+            .filter_map(|pid| Some(ProcessRef { pid, start_ticks: members.get(&pid)?.start_ticks }));
+        let own: Vec<ProcessRef> = own.collect();
         if !own.is_empty() || since.elapsed() >= SEEN {
             return own;
         }
@@ -333,6 +336,30 @@ mod tests {
     use std::cell::RefCell;
 
     const ME: ProcessRef = ProcessRef { pid: 1, start_ticks: 1 };
+
+    #[test]
+    fn a_process_is_the_one_that_was_found_to_be_the_jobs() {
+        let child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let found = process::identify(child.id()).unwrap();
+        let child = std::sync::Mutex::new(child);
+        // It ends while the GPUs are looked at; another might have its number by then.
+        let look: OnGpus = Arc::new(move |_| {
+            let mut child = child.lock().unwrap();
+            child.kill().unwrap();
+            child.wait().unwrap();
+            vec![found.pid]
+        });
+        let subject = Subject {
+            job: JobId(1),
+            attempt: 1,
+            supervisor: process::identify(std::process::id()).unwrap(),
+            child: None,
+            group: None,
+            book: PathBuf::new(),
+            memory: MiB(1),
+        };
+        assert_eq!(own(&look, &[], &subject), [found]);
+    }
 
     /// What came of a suspension whose errands, the undoing one with them, end so; and how many there were.
     fn outcome(named: bool, answers: &[Result<Answer, NoAnswer>]) -> (Outcome, usize) {
