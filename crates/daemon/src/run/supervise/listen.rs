@@ -248,8 +248,8 @@ impl Thread {
             }
         }
         let over = self.events.len().saturating_sub(BACKLOG).max(told);
-        let gone = self.events.drain(..over);
-        self.pass = gone.filter(Event::is_pass_of).last().or(self.pass.take());
+        let mut gone = self.events.drain(..over);
+        self.pass = gone.rfind(Event::is_pass_of).or(self.pass.take());
     }
 
     /// The socket is the daemon's alone, so this takes its rights for a moment.

@@ -17,7 +17,6 @@ use carma_core::units::MiB;
 use carma_gpu::checkpoint::cuda;
 use carma_gpu::checkpoint::steps::Failed;
 use carma_gpu::checkpoint::swap;
-use carma_process::process;
 use errand::{Answer, Errand, Work, may_have_touched};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::{Deserialize, Serialize};
@@ -333,6 +332,7 @@ fn spawn(errand: &Errand) -> io::Result<Child> {
 mod tests {
     use super::*;
     use carma_gpu::checkpoint::steps::Took;
+    use carma_process::process;
     use std::cell::RefCell;
 
     const ME: ProcessRef = ProcessRef { pid: 1, start_ticks: 1 };
