@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 
 /// The least that jobs get of whose own memory nothing is known.
 const LEAST: MiB = MiB::gib(8);
+/// GPUs from this size on are large: an unknown job is given half of one at most, unless many commands took more.
+const LARGE: MiB = MiB::gib(64);
 
 /// How much a job gets of whose memory nothing is known: the same for all of a command in a plan.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,6 +23,8 @@ pub(crate) struct Blind {
     among: u64,
     /// Enough for most jobs, by what no command exceeded lately; `None`: too few have run.
     usual: Option<MiB>,
+    /// What a quarter of the latest commands exceeded or met; `None`: too few are known.
+    often: Option<MiB>,
     /// Enough by what jobs take that are like it.
     alike: Option<Alike>,
     /// Half more than the most that it held itself before others drove it off a GPU: it may have been about to take more.
@@ -146,7 +150,9 @@ impl<'a> Blinds<'a> {
             waiting.min(jobs.min(gpus) as usize)
         };
         let among = state.queue().blind().map(may_start).sum::<usize>().div_ceil(gpus).max(1) as u64;
-        let usual = Blind { caps: state.options().caps, among, usual, alike: None, held: MiB::ZERO };
+        let often = state.memory_taken_often();
+        let caps = state.options().caps;
+        let usual = Blind { caps, among, usual, often, alike: None, held: MiB::ZERO };
         Some(Self { state, usual, largest, taken: OnceCell::new() })
     }
 
@@ -204,9 +210,16 @@ impl Blind {
         Self { alike: self.alike.filter(more), ..self }
     }
 
+    /// What is enough where nothing is known of it or of those that are like it. On a large GPU that is little of it, and too little where
+    /// many commands take more.
+    fn unknown_on(self, memory: MiB) -> MiB {
+        let often = self.often.filter(|_| memory >= LARGE).map_or(MiB::ZERO, a_little_more);
+        unknown_need(memory).max(often.min(memory.percent(95)))
+    }
+
     /// Without so much free it waits.
     pub(crate) fn least_on(self, memory: MiB, sharing: SharingMode) -> MiB {
-        let unknown = unknown_need(memory);
+        let unknown = self.unknown_on(memory);
         // What other commands took is a guess, and a large GPU has room for a generous one.
         let guess = |enough: MiB| enough.max(MiB(memory.0 / 8));
         let enough = match self.counting(sharing) {
@@ -225,7 +238,12 @@ impl Blind {
         if !self.is_capped(sharing) {
             return free;
         }
-        // Never all of a large GPU: another may come while its memory settles.
+        // Where many take more than others would leave it, an idle GPU is its own until its memory has settled.
+        let is_idle = free >= memory.percent(90);
+        if is_idle && self.is_unknown() && self.unknown_on(memory) > unknown_need(memory) {
+            return free;
+        }
+        // Else never all of a large GPU: another may come while its memory settles.
         let most = MiB(free.0 / self.among).min(memory.percent(50));
         let part = most.max(self.least_on(memory, sharing)).min(free);
         // What is left may be what it lacks, and is too little for another of which as little is known.

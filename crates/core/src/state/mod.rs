@@ -236,6 +236,12 @@ impl State {
         self.peaks.most()
     }
 
+    /// What a quarter of the latest commands exceeded or met, those at work among them; `None`: too few are known.
+    pub(crate) fn memory_taken_often(&self) -> Option<MiB> {
+        let at_work = self.peaks_at_work().map(|(job, memory)| (job.spec.command_key, memory));
+        self.peaks.often(at_work)
+    }
+
     /// The most that jobs of a command are known to take on a GPU: those that run, and the latest that ran.
     pub(crate) fn taken_by(&self, command: u64) -> MiB {
         let tenants = self.gpus.iter().flat_map(|gpu| &gpu.tenants);

@@ -2,7 +2,7 @@
 
 use crate::units::MiB;
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// The latest commands that ran, each with the most memory that it was seen to take on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -48,6 +48,8 @@ impl From<Peak> for Row {
 const MOST: usize = 64;
 /// Of fewer commands nothing is concluded.
 const LEAST: usize = 10;
+/// What is taken often is what one in so many took; of fewer commands nothing is concluded.
+const OFTEN: usize = 4;
 
 impl Peaks {
     pub(super) fn is_empty(&self) -> bool {
@@ -67,6 +69,19 @@ impl Peaks {
     /// What none of them exceeded; `None`: too few have run.
     pub(super) fn most(&self) -> Option<MiB> {
         self.0.iter().map(|peak| peak.memory).max().filter(|_| self.0.len() >= LEAST)
+    }
+
+    /// What one in four of them took or more, by command, together with those at work; `None`: these are fewer than four.
+    pub(super) fn often(&self, at_work: impl Iterator<Item = (u64, MiB)>) -> Option<MiB> {
+        let mut by_command = BTreeMap::new();
+        for (command, memory) in self.iter().map(|peak| (peak.command, peak.memory)).chain(at_work) {
+            let most = by_command.entry(command).or_insert(memory);
+            *most = memory.max(*most);
+        }
+        let mut memory: Vec<MiB> = by_command.into_values().collect();
+        memory.sort_unstable();
+        // Of fewer than four this is behind the last.
+        memory.get(memory.len() - memory.len() / OFTEN).copied()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Peak> {
@@ -91,6 +106,27 @@ mod tests {
         assert_eq!(peaks.most(), Some(MiB(9000)));
         (100..200).for_each(|command| peaks.add(peak(command, 7)));
         assert_eq!((peaks.most(), peaks.0.len()), (Some(MiB(7)), MOST));
+    }
+
+    #[test]
+    fn what_is_taken_often_is_what_one_in_four_commands_took() {
+        let mut peaks = Peaks::default();
+        let often = |peaks: &Peaks, at_work: &[(u64, u64)]| {
+            peaks
+                .often(at_work.iter().map(|(command, memory)| (*command, MiB(*memory))))
+                .map(|memory| memory.0)
+        };
+        for (command, memory) in [(1, 1000), (2, 2000), (3, 90_000)] {
+            peaks.add(Peak { command, program: None, memory: MiB(memory) });
+        }
+        // Of three nothing is concluded, and two jobs of one command are one.
+        assert_eq!(often(&peaks, &[]), None);
+        assert_eq!(often(&peaks, &[(3, 80_000)]), None);
+        assert_eq!(often(&peaks, &[(4, 3000)]), Some(90_000));
+        // One of five to seven is the largest of them, two of eight no longer.
+        assert_eq!(often(&peaks, &[(4, 1), (5, 1), (6, 1), (7, 1)]), Some(90_000));
+        assert_eq!(often(&peaks, &[(4, 1), (5, 1), (6, 1), (7, 1), (8, 1)]), Some(2000));
+        assert_eq!(often(&peaks, &[(4, 1), (2, 70_000), (5, 1), (6, 1), (7, 1), (8, 1)]), Some(70_000));
     }
 
     #[test]
