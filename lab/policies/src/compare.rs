@@ -129,14 +129,16 @@ enum Who {
 const WRONG: Errors = Errors { progress: 0.3, run_time: 1.0, memory: 0.25, seed: 0 };
 
 /// `adaptive` as told other things than is usual, which is the tasks of the catalogue and what earlier jobs' run times teach.
-fn told() -> [(&'static str, Knowledge); 4] {
+fn told() -> [(&'static str, Knowledge); 6] {
     let knows = |run_times| Knowledge { run_times, ..Knowledge::default() };
-    let truth = knows(RunTimesKnown::True);
+    let (truth, counted) = (knows(RunTimesKnown::True), knows(RunTimesKnown::Counted));
     [
         ("true run times", truth),
         ("the same, wrong", Knowledge { errors: WRONG, ..truth }),
         ("learned run times, wrong", Knowledge { errors: WRONG, ..Knowledge::default() }),
+        ("jobs count", counted),
         ("nothing declared", Knowledge { tasks: TasksKnown::Learned, ..Knowledge::default() }),
+        ("nothing declared, jobs count", Knowledge { tasks: TasksKnown::Learned, ..counted }),
     ]
 }
 

@@ -609,7 +609,7 @@ mod tests {
     use crate::event::{Cluster, Setup};
     use crate::trace::Activity;
     use carma_core::model::{RunsOf, SharingMode};
-    use carma_core::policy::presets;
+    use carma_core::policy::{Order, Policy, presets};
     use carma_hardware::GpuTypes;
 
     /// What the core was told of each job's run time.
@@ -748,6 +748,40 @@ mod tests {
             assert!(run.jobs.iter().all(|job| job.first_start < Some(Millis::secs(20))), "together");
             let known = seen.iter().find(|(_, tasks)| tasks[0].0).map(|(at, _)| *at);
             assert_eq!(known, Some(Millis::secs(10 + 15)));
+        }
+    }
+
+    /// What is known of how long the first job takes, whenever something is decided while the second waits, and what the second is told.
+    #[derive(Default)]
+    struct Counted(Vec<(Option<Millis>, Option<u64>)>);
+
+    impl Notes for Counted {
+        fn decided(&mut self, core: &CoreScheduler<'_>, _: Millis, _: &[Decision], _: &World) {
+            let counted = core.state.job(id(0)).and_then(|job| job.counted_run());
+            let waits = core.state.job(id(1)).map(|job| job.spec.run_time.map(|run| run.median_s));
+            self.0.extend(waits.map(|told| (counted, told)));
+        }
+    }
+
+    #[test]
+    fn a_job_that_counts_says_how_long_it_takes_and_how_long_others_of_its_task_do() {
+        let task = Arc::new(CatalogueTask { name: "a".into(), ..CatalogueTask::default() });
+        let jobs = vec![job(&task, 0, 20_000), job(&task, 10, 300)];
+        let workload = Workload { users: vec!["u".into()], jobs, ..Workload::default() };
+        let cluster = Cluster::parse("1xA100-40GB", &GpuTypes::built_in()).unwrap();
+        // Without predictions nothing is counted: nobody asks.
+        let policy = Policy { order: Order::FirstFit, ..presets::by_name("adaptive").unwrap() };
+        for (run_times, counts) in [(RunTimesKnown::Counted, true), (RunTimesKnown::Learned, false)] {
+            let mut setup = Setup::new(policy.clone(), SharingMode::Exclusive, None, 1);
+            setup.knowledge.run_times = run_times;
+            let workload = complete(&workload, &cluster, SharingMode::Exclusive);
+            let (_, Counted(seen)) = play(&workload, &cluster, &setup, Counted::default());
+            let known = seen.iter().find_map(|(counted, told)| Some((counted.as_ref()?.0, (*told)?)));
+            assert_eq!(known.is_some(), counts, "{seen:?}");
+            if let Some((counted_ms, told_s)) = known {
+                assert!((19_000_000..21_000_000).contains(&counted_ms), "{counted_ms}");
+                assert!((19_000..21_000).contains(&told_s), "{told_s}");
+            }
         }
     }
 

@@ -147,7 +147,8 @@ fn published(tables: &[Traces], limits: &Report) -> String {
          exclusive's makespan. AntMan, TGS and MISO weigh jobs, hold kernels back or cut GPUs, which\n\
          neither the bound nor the search knows. Policies that go by run times learn them from the jobs of a trace that are over;\n\
          the last rows are `adaptive` told each job's own, told wrong (progress by 30 %, run times by a factor of 2, memory by a quarter, up\n\
-         or down by the toss of a coin for each task), and told nothing of memory and activity before a job of the task has run.\n",
+         or down by the toss of a coin for each task), told what running jobs count of their steps, as in life, and told nothing of memory and\n\
+         activity before a job of the task has run.\n",
         limits.evaluations, limits.seed
     );
     for table in tables {
