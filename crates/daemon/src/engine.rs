@@ -32,6 +32,7 @@ use crate::submission::{Submission, new_job};
 use crate::waiters::Waiters;
 use carma_api::VERSION;
 use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitRequest, UnwrittenView};
+use carma_core::explain::Reason;
 use carma_core::input::{Action, Input, Observation, Rejected};
 use carma_core::ledger::Gpu;
 use carma_core::model::{Estimator, Exit, GpuId, Job, JobId, Phase, SharingMode, SuspendStep};
@@ -828,7 +829,7 @@ impl Engine {
             }
             Some(gone) => format!(
                 "job {id} cannot go on where it was: once GPU {}, it is no longer in this machine. \
-                 `carma move {id}` has it go on on another GPU of that type",
+                 `carma move {id}` has it go on on another GPU of that type that has room for it",
                 gone.info.index
             ),
         }
@@ -895,10 +896,10 @@ impl Engine {
             };
         }
         match best_move(&self.state, now, job) {
-            Some(to) => Ok(to),
-            None => conflict(match State::bars_suspension(job) {
+            Ok(to) => Ok(to),
+            Err(bars) => conflict(match State::bars_suspension(job) {
                 Some(why) => format!("job {id} cannot move: {why}"),
-                None => format!("job {id} cannot move: {}", self.nowhere(job)),
+                None => format!("job {id} cannot move: {}", self.nowhere(job, bars.as_deref())),
             }),
         }
     }
@@ -916,8 +917,8 @@ impl Engine {
         self.state.gpu(*gpus.first()?)
     }
 
-    /// Why there is no GPU that a job could move to.
-    fn nowhere(&self, job: &Job) -> String {
+    /// Why there is no GPU that a job could move to. `bars`: what those say that are not drained.
+    fn nowhere(&self, job: &Job, bars: Option<&Reason>) -> String {
         let from = self.from(job);
         let others = self.state.gpus().iter().filter(|gpu| gpu.present);
         let others: Vec<&Gpu> = others
@@ -930,8 +931,13 @@ impl Engine {
             (0, _) => "there is no other GPU of its type".to_owned(),
             (1, 1) => "the other GPU of its type is drained".to_owned(),
             (all, drained) if all == drained => "all other GPUs of its type are drained".to_owned(),
-            (_, 0) => "no other GPU of its type has room for it".to_owned(),
-            _ => "no other GPU of its type that is not drained has room for it".to_owned(),
+            (_, drained) => {
+                let which = if drained == 0 { "" } else { " that is not drained" };
+                match bars {
+                    Some(bars) => format!("no other GPU of its type{which} would do: {bars}"),
+                    None => format!("no other GPU of its type{which} would do"),
+                }
+            }
         }
     }
 

@@ -114,7 +114,7 @@ impl NoGpu {
     /// The same without what a driver or a file says.
     fn public(&self) -> Self {
         let refusals = self.refusals.iter().map(|(gpu, refusal)| (*gpu, refusal.public())).collect();
-        Self { fitting: self.fitting, refusals, left_by: self.left_by }
+        Self { fitting: self.fitting, refusals, left_by: self.left_by, may_move: self.may_move }
     }
 }
 

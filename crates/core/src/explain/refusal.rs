@@ -441,7 +441,7 @@ const fn known_as(rule: Pack) -> &'static str {
 }
 
 /// Why nothing was found for a job.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct NoGpu {
     /// GPUs that would have done, fewer than wanted.
     pub fitting: u32,
@@ -451,6 +451,9 @@ pub struct NoGpu {
     /// move it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_by: Option<JobId>,
+    /// A move of that job was tried, and another GPU would take it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub may_move: bool,
 }
 
 impl NoGpu {

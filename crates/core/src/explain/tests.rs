@@ -53,7 +53,7 @@ fn all() -> Vec<Reason> {
         need: Some(m),
         guard: m,
         source: None,
-        detail: Arc::new(NoGpu { fitting: 0, refusals: vec![(0, refusal)], left_by: None }),
+        detail: Arc::new(NoGpu { fitting: 0, refusals: vec![(0, refusal)], ..NoGpu::default() }),
     });
     let neighbour = Blame::Neighbour { job: None, pid: Some(1), user: Some("bob".into()) };
     let mut reasons = vec![
@@ -291,7 +291,7 @@ fn what_falls_short_never_reads_like_what_is_asked_for() {
 #[test]
 fn of_gpus_that_are_gone_it_says_how_many_are_left() {
     let text = |gpus, fitting, refusals: &[(u32, Refusal)]| {
-        let detail = Arc::new(NoGpu { fitting, refusals: refusals.to_vec(), left_by: None });
+        let detail = Arc::new(NoGpu { fitting, refusals: refusals.to_vec(), ..NoGpu::default() });
         Reason::NoGpu { gpus, need: None, guard: MiB::ZERO, source: None, detail }.to_string()
     };
     let busy = Refusal::Busy { holders: vec![] };
@@ -309,7 +309,7 @@ fn of_gpus_that_are_gone_it_says_how_many_are_left() {
 fn rounding_does_not_hide_that_memory_is_missing() {
     let text = |free| {
         let refusals = vec![(0, Refusal::Memory { free: MiB(free), holders: vec![] })];
-        let detail = Arc::new(NoGpu { fitting: 0, refusals, left_by: None });
+        let detail = Arc::new(NoGpu { fitting: 0, refusals, ..NoGpu::default() });
         let (need, guard) = (Some(MiB(32_768)), MiB(512));
         Reason::NoGpu { gpus: 1, need, guard, source: None, detail }.to_string()
     };

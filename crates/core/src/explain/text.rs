@@ -74,7 +74,7 @@ fn no_gpu(
     detail: &NoGpu,
 ) -> fmt::Result {
     closest_gpu(f, gpus, need, detail)?;
-    match detail.left_by {
+    match detail.left_by.filter(|_| detail.may_move) {
         Some(job) => write!(f, "; `carma move {job}` takes it to another one"),
         None => Ok(()),
     }

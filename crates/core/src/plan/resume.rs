@@ -9,7 +9,7 @@ use super::search::Slots;
 use super::slot::Slot;
 use super::want::Want;
 use super::{Detail, Plan, room};
-use crate::explain::{NoGpu, Reason};
+use crate::explain::{NoGpu, Reason, Refusal};
 use crate::input::Action;
 use crate::ledger::{Reservation, Tenant};
 use crate::model::{GpuId, Job, JobId, Placement, SuspendStep, Suspension};
@@ -111,7 +111,8 @@ pub(super) fn resume_jobs(
                 plan.actions.push(Action::Resume { job: id, attempt: placement.attempt, gpus: vec![gpu] });
             }
             (Ok(_), None) => {}
-            (Err(reason), _) if detail == Detail::Reasons => {
+            (Err(mut reason), _) if detail == Detail::Reasons => {
+                advise_move(state, now, job, &mut reason);
                 let cause = suspension.cause.as_deref().and_then(aside);
                 let reason = match cause {
                     Some(cause) => Reason::SetAside { cause, waits: Some(reason) },
@@ -123,6 +124,15 @@ pub(super) fn resume_jobs(
         }
     }
     waits
+}
+
+/// Says of a job that waits for the GPU that it left whether it could move, by a trial: what is advised must not be refused.
+fn advise_move(state: &State, now: Millis, job: &Job, reason: &mut Reason) {
+    if let Reason::NoGpu { detail, .. } = reason
+        && detail.left_by.is_some()
+    {
+        Arc::make_mut(detail).may_move = best_move(state, now, job).is_ok();
+    }
 }
 
 /// Why a suspended job that is to come back does not yet: what a plan with reasons says of it, without a look at the queue. `None`: it comes
@@ -157,15 +167,47 @@ pub fn bars_move(state: &State, now: Millis, job: &Job, to: GpuId) -> Option<Rea
 
 /// The GPU that a job had best move to of those that it could now: an idle one, else the one with the fewest jobs, of these the one with
 /// the most memory free.
-#[must_use]
-pub fn best_move(state: &State, now: Millis, job: &Job) -> Option<GpuId> {
-    let on = &job.placement()?.gpus;
-    let from = &state.gpu(*on.first()?)?.info;
+///
+/// # Errors
+///
+/// Why each of the others that is in use does not do; `None`: there is no such GPU.
+pub fn best_move(state: &State, now: Millis, job: &Job) -> Result<GpuId, Option<Box<Reason>>> {
+    let Some(on) = job.placement().map(|placement| &placement.gpus) else { return Err(None) };
+    let Some(from) = on.first().and_then(|gpu| state.gpu(*gpu)).map(|gpu| &gpu.info) else {
+        return Err(None);
+    };
     let arrived = with_arrivals(state, now.max(state.now()), job);
     let others = arrived.slots.iter().filter(|slot| !on.contains(&slot.id) && from.is_like(&slot.gpu.info));
     let mut others: Vec<&Slot<'_>> = others.collect();
     others.sort_by_key(|slot| (!slot.idle, slot.tenants, Reverse(slot.free), slot.id));
-    others.into_iter().map(|slot| slot.id).find(|to| bars_move(state, now, job, *to).is_none())
+    let mut bars = Vec::new();
+    for slot in others {
+        match bars_move(state, now, job, slot.id) {
+            Some(bar) => bars.push(bar),
+            None => return Ok(slot.id),
+        }
+    }
+    Err(all_of(bars).map(Box::new))
+}
+
+/// The reasons of several GPUs as one, but for those that no job may have.
+fn all_of(bars: Vec<Reason>) -> Option<Reason> {
+    let mut refusals = Vec::new();
+    let mut last = None;
+    for mut bar in bars {
+        let Reason::NoGpu { detail, .. } = &mut bar else { continue };
+        let in_use =
+            |(_, refusal): &&(u32, Refusal)| !matches!(refusal, Refusal::Gone | Refusal::Drained { .. });
+        let before = refusals.len();
+        refusals.extend(detail.refusals.iter().filter(in_use).cloned());
+        if refusals.len() > before {
+            last = Some(bar);
+        }
+    }
+    if let Some(Reason::NoGpu { detail, .. }) = &mut last {
+        *detail = Arc::new(NoGpu { refusals, ..NoGpu::default() });
+    }
+    last
 }
 
 /// All GPUs, as if the jobs on their way to another one were there, but for this job.
@@ -220,7 +262,7 @@ fn find(
         let moves = suspension.off.is_some() && home == Some(target) && !suspension.bound && !state.has_mig();
         let any_other = others.into_iter().any(|other| there.is_some_and(|own| own.is_like(&other.gpu.info)));
         let left_by = (moves && any_other).then_some(job.spec.id);
-        let reason = slots.none_for(&want, Arc::new(NoGpu { fitting: 0, refusals, left_by }));
+        let reason = slots.none_for(&want, Arc::new(NoGpu { refusals, left_by, ..NoGpu::default() }));
         why.get_or_insert(reason);
     }
     if let Some(home) = home {
@@ -285,7 +327,7 @@ fn find_harmless(
     if let Some(home) = home.filter(|_| keeps) {
         slots.hold_for(home, want.job);
     }
-    Err(Box::new(slots.none_for(want, Arc::new(NoGpu { fitting: 0, refusals, left_by: None }))))
+    Err(Box::new(slots.none_for(want, Arc::new(NoGpu { refusals, ..NoGpu::default() }))))
 }
 
 /// What it wants: what it had.

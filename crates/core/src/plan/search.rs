@@ -259,7 +259,7 @@ impl<'a> Slots<'a> {
         NoGpu {
             fitting: u32::try_from(self.slots.len() - refusals.len()).unwrap_or(u32::MAX),
             refusals,
-            left_by: None,
+            ..NoGpu::default()
         }
     }
 

@@ -485,8 +485,9 @@ impl Stage {
                 let job = words.job()?;
                 let mover = self.state.job(job).ok_or("there is no such job")?;
                 match best_move(&self.state, self.clock, mover) {
-                    Some(to) => self.say(format!("job {job} had best move to GPU {}", to.0)),
-                    None => self.say(format!("job {job} could move to no GPU")),
+                    Ok(to) => self.say(format!("job {job} had best move to GPU {}", to.0)),
+                    Err(None) => self.say(format!("job {job} could move to no GPU")),
+                    Err(Some(reason)) => self.say(format!("job {job} could move to no GPU: {reason}")),
                 }
             }
             "suspended" => {
