@@ -478,6 +478,9 @@ pub struct JobView {
     /// For how long a job that is over has waited: before its first attempt, between them and after the last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
+    /// Since when a job that waits and was tried before has waited in all, Unix time: its submission, later by what its attempts took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_since_ms: Option<u64>,
     /// For how long the attempts of a job that is over ran, all together, without the time in which they were suspended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ran_ms: Option<u64>,

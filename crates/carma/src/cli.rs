@@ -389,7 +389,7 @@ pub(crate) struct RunArgs {
 /// `carma queue`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "TIME is how long a job has run; for a waiting one, how long it has waited since its submission."
+    after_help = "TIME is how long a job has run; for a waiting one, how long it has waited since its submission, without what earlier attempts took."
 )]
 pub(crate) struct QueueArgs {
     /// Also show jobs that ended in the last hour

@@ -13,8 +13,8 @@ use carma_api::wire::{
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Reservation};
 use carma_core::model::{
-    Absence, Attempt, EndLevel, Finished, Forecasts, GpuId, Had, HostUse, Job, JobId, Phase, Placement,
-    RunTime,
+    Absence, Attempt, EndLevel, Finished, Forecasts, GpuId, Had, HostUse, Job, JobId, JobState, Phase,
+    Placement, RunTime,
 };
 use carma_core::policy::Policy;
 use carma_core::reading::{GpuKind, Health};
@@ -110,6 +110,7 @@ fn strangers_row(row: JobView) -> JobView {
         suspended_ms,
         ran_until_ms,
         waited_ms,
+        waiting_since_ms,
         ran_ms,
         ended_ms,
         exit_code,
@@ -146,6 +147,7 @@ fn strangers_row(row: JobView) -> JobView {
         suspended_ms,
         ran_until_ms,
         waited_ms,
+        waiting_since_ms,
         ran_ms,
         ended_ms,
         exit_code,
@@ -361,6 +363,7 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         suspended_ms: suspended,
         ran_until_ms: None,
         waited_ms: None,
+        waiting_since_ms: waiting_since(job).map(|at| at.0),
         ran_ms: None,
         ended_ms: None,
         // What has not ended has none; its earlier attempts have theirs.
@@ -379,6 +382,13 @@ fn waited(job: &Job, over: Millis) -> Millis {
     // After the end of its last attempt a job waits only in the queue: otherwise what that end means was being judged.
     let ran_last = job.past.last().is_some_and(|a| a.started.is_some() && a.ended > job.queued);
     if ran_last { waited } else { waited + over.since(since) }
+}
+
+/// Since when a job that waits and was tried before has waited in all: its attempts are left out.
+fn waiting_since(job: &Job) -> Option<Millis> {
+    let took = job.past.iter().filter_map(|a| Some(a.ended.since(a.started?)));
+    let since = took.fold(job.submitted, |since, took| since + took);
+    (job.state() == JobState::Pending && !job.past.is_empty()).then_some(since)
 }
 
 /// For how long the attempts of a job that is over ran, without the time in which they were suspended.
@@ -403,6 +413,7 @@ pub fn finished_view(asker: Asker, state: &State, finished: &Finished) -> JobVie
         suspended_ms: last.map(|a| a.suspended.0).filter(|ms| *ms > 0),
         ran_until_ms: last.filter(|a| a.started.is_some()).map(|a| a.ended.0),
         waited_ms: Some(waited(job, finished.at).0),
+        waiting_since_ms: None,
         ran_ms: Some(ran(job).0),
         ended_ms: Some(finished.at.0),
         exit_code: finished.exit.and_then(carma_core::model::ExitStatus::shell_code),
@@ -1032,5 +1043,17 @@ pub(crate) mod tests {
             assert_eq!((row.waited_ms, row.ran_ms), (Some(waited * 1000), Some(ran * 1000)), "{over:?}");
             assert_eq!(row.ended_ms, Some(over_at * 1000));
         }
+    }
+
+    #[test]
+    fn a_job_that_waits_again_has_not_waited_while_it_ran() {
+        let (state, over) = cancelled();
+        let since = |past| {
+            let job = Job { past, ..over.job.clone() };
+            job_view(Asker::new(1, false), &state, &job, None).waiting_since_ms
+        };
+        assert_eq!(since(vec![]), None, "since its submission");
+        let ran = attempt(Some(Millis::secs(101)), Millis::secs(104));
+        assert_eq!(since(vec![ran, attempt(None, Millis::secs(120))]), Some(103_000));
     }
 }

@@ -96,6 +96,9 @@ fn state(reply: &ExplainReply) -> String {
     if let Some((since, until)) = since.filter(|_| job.state != "SUSPENDED") {
         let word = if job.ended_ms.is_some() { "after" } else { "for" };
         let _ = write!(text, " {word} {}", Millis(until).since(Millis(since)));
+        if let Some(at) = job.waiting_since_ms.filter(|at| *at < since) {
+            let _ = write!(text, ", {} in all", Millis(until).since(Millis(at)));
+        }
     }
     if !job.gpus.is_empty() {
         let _ = write!(text, " on GPU {}", gpu_list(&job.gpus));
@@ -504,6 +507,14 @@ mod tests {
         assert!(text.contains("1st of 1; suspended jobs that come back"), "{text}");
         assert!(text.contains("; it would come back to GPU 2 then\n"), "{text}");
         assert!(text.contains("\nWhat each GPU that it may come back to says to it now ("), "{text}");
+    }
+
+    #[test]
+    fn a_job_that_waits_again() {
+        let mut again = waits();
+        again.job.waiting_since_ms = Some(NOW - 240_000);
+        let text = render(&again, &Screen::of_width(None));
+        assert!(text.contains("PENDING for 3 min 20 s, 4 min in all; policy adaptive\n"), "{text}");
     }
 
     #[test]

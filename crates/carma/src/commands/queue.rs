@@ -179,7 +179,7 @@ fn left_of(left: &LeftView) -> String {
 fn time_in_state(job: &JobView, now_ms: u64) -> Millis {
     let until = Millis(job.ran_until().unwrap_or(now_ms));
     let from = match rank(&job.state) {
-        WAITS => job.submitted_ms,
+        WAITS => job.waiting_since_ms.unwrap_or(job.submitted_ms),
         _ => job.started_ms.unwrap_or(until.0),
     };
     // While it is suspended it does not run.
@@ -252,6 +252,7 @@ pub(crate) mod tests {
             started_ms: running.then_some(1_760_000_060_000),
             ran_until_ms: None,
             waited_ms: None,
+            waiting_since_ms: None,
             ran_ms: None,
             ended_ms: (running && state != "RUNNING").then_some(1_760_000_100_000),
             exit_code: None,
@@ -277,6 +278,34 @@ pub(crate) mod tests {
                 job(1, "FAILED", "NonZeroExit", "the command failed: exit code 3"),
             ],
         }
+    }
+
+    #[test]
+    fn a_job_that_waits_again_has_not_waited_while_it_ran() {
+        let mut again = job(3, "PENDING", "GpuMemory", "");
+        assert_eq!(time_in_state(&again, again.submitted_ms + 90_000), Millis::secs(90));
+        again.waiting_since_ms = Some(again.submitted_ms + 88_000);
+        assert_eq!(time_in_state(&again, again.submitted_ms + 90_000), Millis::secs(2));
+    }
+
+    #[test]
+    fn a_narrow_screen_goes_without_columns() {
+        let mut reply = reply();
+        let left = Some(LeftView { left_s: 5400, counted: true, source: "that".into() });
+        (reply.jobs[2].left, reply.jobs[2].done_pct) = (left, Some(41));
+        insta::assert_snapshot!(render(reply, 4, &Screen::of_width(Some(60))), @r"
+        ID  NAME     STATE    GPU   TIME  DONE  REASON
+         9  train9   RUNNING  0,1  2m20s  41 %  GPU 0 was idle; 10.0
+                                                GiB reserved
+        12  train12  PENDING  -    3m20s     -  GpuMemory(need 20.0
+                                                GiB; best is GPU 1…
+         3  train3   PENDING  -    3m20s     -  Held(by alice;
+                                                `carma release` let…
+         1  train1   FAILED   0      40s     -  the command failed:
+                                                exit code 3
+        1 running, 2 pending (1 held), 1 finished
+        Not shown, as this screen is narrow: USER, LEFT.
+        ");
     }
 
     #[test]
