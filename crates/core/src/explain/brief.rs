@@ -12,7 +12,7 @@ const NAMED: usize = 2;
 impl Holder {
     fn brief(&self) -> String {
         match self {
-            Self::Job { job, memory } => format!("job {job} {memory}"),
+            Self::Job { job, memory, has: _ } => format!("job {job} {memory}"),
             Self::Foreign { pid, user, memory } => {
                 let mut text = format!("pid {pid}");
                 if let Some(user) = user {

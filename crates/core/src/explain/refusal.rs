@@ -19,6 +19,9 @@ pub enum Holder {
         job: JobId,
         /// How much.
         memory: MiB,
+        /// What of that it was seen to take; `None`: not known yet. Journals from before carma kept it do not say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        has: Option<MiB>,
     },
     /// A process that carma did not start.
     Foreign {
@@ -34,7 +37,13 @@ pub enum Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Job { job, memory } => write!(f, "{memory} held by job {job}"),
+            Self::Job { job, memory, has } => match has {
+                Some(has) if has >= memory || has.to_string() == memory.to_string() => {
+                    write!(f, "{memory} held by job {job}")
+                }
+                Some(has) => write!(f, "{memory} reserved for job {job} (it has {has})"),
+                None => write!(f, "{memory} reserved for job {job}"),
+            },
             Self::Foreign { pid, user, memory } => {
                 match memory {
                     Some(memory) => write!(f, "{memory} held by pid {pid}")?,

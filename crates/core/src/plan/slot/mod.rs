@@ -477,17 +477,17 @@ impl<'a> Slot<'a> {
         let mut holders: Vec<(MiB, Holder)> = Vec::new();
         for tenant in &self.gpu.tenants {
             let memory = tenant.takes(capacity);
-            holders.push((memory, Holder::Job { job: tenant.job, memory }));
+            holders.push((memory, Holder::Job { job: tenant.job, memory, has: tenant.observed }));
         }
         for (job, memory) in &self.added {
             let memory = memory.unwrap_or_default();
-            holders.push((memory, Holder::Job { job: *job, memory }));
+            holders.push((memory, Holder::Job { job: *job, memory, has: None }));
         }
         // Processes of jobs that are over and linger.
         for (job, memory) in self.gpu.seen.iter().flat_map(|s| &s.jobs) {
             if self.gpu.tenant(*job).is_none() {
                 let memory = memory.unwrap_or_default();
-                holders.push((memory, Holder::Job { job: *job, memory }));
+                holders.push((memory, Holder::Job { job: *job, memory, has: Some(memory) }));
             }
         }
         for f in self.gpu.foreign() {
