@@ -224,7 +224,10 @@ fn speed(job: &JobView, running: &RunningView) -> String {
     if show::awaits_latency(job) {
         words.push("no job may join it before its latency alone is measured".to_owned());
     } else {
-        words.extend(job.max_slowdown_pct.map(|pct| format!("limit of slowdown {}", share(pct))));
+        words.extend(job.max_slowdown_pct.map(|pct| match show::limit_of_latency(job) {
+            Some(latency) => format!("{latency}: a slowdown of {} at most", share(pct)),
+            None => format!("limit of slowdown {}", share(pct)),
+        }));
     }
     words.join("; ")
 }
@@ -784,7 +787,26 @@ mod tests {
             "its own: it is alone; no job may join it before its latency alone is measured"
         );
         (job.latency_alone_ms, job.max_slowdown_pct) = (Some(10.0), Some(200));
-        assert_eq!(said(&job), "its own: it is alone; limit of slowdown 2.00");
+        assert_eq!(
+            said(&job),
+            "its own: it is alone; latency of at most 20 ms, 10 ms alone: a slowdown of 2.00 at most"
+        );
+        // A stricter limit of slowdown, or another user's job, of which only that is told.
+        job.max_slowdown_pct = Some(130);
+        assert_eq!(said(&job), "its own: it is alone; limit of slowdown 1.30");
+        (job.max_latency_ms, job.latency_alone_ms) = (None, None);
+        assert_eq!(said(&job), "its own: it is alone; limit of slowdown 1.30");
+    }
+
+    #[test]
+    fn nothing_is_said_of_neighbours_that_may_not_come() {
+        let mut job = show::tests::detail().job;
+        (job.progress_pct, job.max_slowdown_pct) = (None, None);
+        let running = RunningView { floor_pct: Some(40), whole_run_pct: Some(60), ..RunningView::default() };
+        let shared = "its own: it is alone; the policy keeps it at 0.40, at 0.60 over its run";
+        assert_eq!(speed(&job, &running), shared);
+        job.sharing = Some(SharingMode::Exclusive);
+        assert_eq!(speed(&job, &running), "its own: it is alone");
     }
 
     #[test]

@@ -226,6 +226,19 @@ pub(crate) fn awaits_latency(job: &JobView) -> bool {
     job.max_latency_ms.is_some() && job.latency_alone_ms.is_none()
 }
 
+/// `latency of at most 20 ms, 5.0 ms alone`, where its limit of slowdown is that of its latency and no other.
+pub(crate) fn limit_of_latency(job: &JobView) -> Option<String> {
+    let (most, alone) = (job.max_latency_ms?, job.latency_alone_ms?);
+    let of_latency = (most / alone * 100.0).max(100.0);
+    // It was rounded down, more than once.
+    let is_it = job.max_slowdown_pct.is_some_and(|pct| f64::from(pct) > of_latency - 2.0);
+    is_it.then(|| format!("latency of at most {}, {} alone", ms(most), ms(alone)))
+}
+
+fn ms(ms: f64) -> String {
+    if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") }
+}
+
 /// Its limit, and what was measured.
 fn slowdown(job: &JobView) -> Option<String> {
     let limit = job.max_slowdown_pct.filter(|_| !awaits_latency(job));
@@ -236,7 +249,8 @@ fn slowdown(job: &JobView) -> Option<String> {
         pct => format!("{:.2} measured", 1.0 / factor(pct)),
     });
     let kept = job.limit_kept.filter(|_| limit.is_some()).map(|kept| limit_kept(&kept));
-    let limit = limit.map(|most| format!("limit {:.2}", factor(most)));
+    let of_latency = if limit_of_latency(job).is_some() { " (of its latency)" } else { "" };
+    let limit = limit.map(|most| format!("limit {:.2}{of_latency}", factor(most)));
     let words: Vec<String> = [limit, measured, kept].into_iter().flatten().collect();
     (!words.is_empty()).then(|| words.join(", "))
 }
@@ -387,6 +401,35 @@ pub(crate) mod tests {
         assert_eq!(told(None, None, None), "not known: it sends no heartbeat and prints no progress");
         let between = RateView { source: Some("printed progress".to_owned()), ..RateView::default() };
         assert_eq!(rate(&between), "not known for the last window");
+    }
+
+    #[test]
+    fn a_limit_of_latency_is_told_from_one_of_slowdown() {
+        let mut job = detail().job;
+        (job.progress_pct, job.limit_kept) = (None, None);
+        (job.max_latency_ms, job.latency_alone_ms, job.max_slowdown_pct) =
+            (Some(20.0), Some(5.02), Some(398));
+        assert_eq!(slowdown(&job).unwrap(), "limit 3.98 (of its latency)");
+        job.max_slowdown_pct = Some(200);
+        assert_eq!(slowdown(&job).unwrap(), "limit 2.00");
+    }
+
+    #[test]
+    fn of_runs_that_were_cut_off_no_bound_is_made_up() {
+        let estimate = EstimateView {
+            tier: "scaled".into(),
+            source: "history".into(),
+            use_mib: 40_448,
+            need_mib: 40_448,
+            upper_mib: 44_493,
+            coverage_pct: Some(95),
+            elastic: true,
+            ..EstimateView::default()
+        };
+        let told = "more than 39.5 GiB, how much more is not known (history, tier scaled)";
+        assert_eq!(expected(&estimate), told);
+        let peaks = EstimateView { elastic: false, ..estimate };
+        assert!(expected(&peaks).starts_with("39.5 GiB to 43.5 GiB, upper bound at 95 %"));
     }
 
     #[test]
