@@ -6,6 +6,7 @@ use crate::cli::ShowArgs;
 use carma_api::wire::{EndView, ExplainReply, GpuVerdict, JobView, NeighbourView, RunningView, WaitingView};
 use carma_cli::failure::Outcome;
 use carma_cli::{Block, Column, Screen, Table, clip, time_of_day, wrap};
+use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
 use std::fmt::Write as _;
 
@@ -210,7 +211,9 @@ fn speed(job: &JobView, running: &RunningView) -> String {
         (None, false) => words.push("not measured yet beside these neighbours".to_owned()),
     }
     words.extend(running.predicted_pct.map(|pct| format!("{} predicted", share(pct))));
-    let kept = running.floor_pct.zip(running.whole_run_pct);
+    // No job may join one that has its GPU for itself.
+    let for_itself = alone && job.sharing == Some(SharingMode::Exclusive);
+    let kept = running.floor_pct.zip(running.whole_run_pct).filter(|_| !for_itself);
     words.extend(kept.map(|(floor, whole)| {
         let floors = format!("{}, at {} over its run", share(floor), share(whole));
         match job.progress_pct.is_some() || alone {
