@@ -377,7 +377,7 @@ impl fmt::Display for Refusal {
                 match job {
                     Some(job) if *limited == Some(*job) => write!(f, "has not {UNSEEN}"),
                     Some(job) => write!(f, "job {job} has not {UNSEEN}"),
-                    None => f.write_str("none is predicted yet"),
+                    None => f.write_str("what it would keep of its speed together is not predicted"),
                 }
             }
             Self::Unprofiled { job: Some(job) } => {
