@@ -815,7 +815,7 @@ pub struct EndView {
 /// Something with which a job that waits would start now.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SoonerView {
-    /// Stable word: `GpuMemory`, `Gpus`, `Sharing`, `MaxSlowdown`, `Resume`.
+    /// Stable word: `GpuMemory`, `Gpus`, `Sharing`, `MaxSlowdown`, `Latency`, `Resume`.
     pub code: String,
     /// Sentence for people.
     pub text: String,

@@ -37,6 +37,8 @@ pub enum Help {
         /// The limit with which it would start now; `None`: without one.
         limit: Option<Fraction>,
     },
+    /// Submitted again without a limit of latency.
+    Latency,
     /// A GPU that is drained is used again.
     Resume {
         /// Index of the GPU.
@@ -60,6 +62,7 @@ impl Help {
             Self::FewerGpus { .. } => "Gpus",
             Self::Sharing => "Sharing",
             Self::MaxSlowdown { .. } => "MaxSlowdown",
+            Self::Latency => "Latency",
             Self::Resume { .. } => "Resume",
             Self::End { .. } => "End",
         }
@@ -96,6 +99,7 @@ impl fmt::Display for Help {
             Self::MaxSlowdown { limit: None } => {
                 f.write_str("cancelled and submitted again without --max-slowdown")
             }
+            Self::Latency => f.write_str("cancelled and submitted again without --latency"),
             Self::Resume { gpu, drained_by } => write!(f, "`carma resume {gpu}` (drained by {drained_by})"),
             Self::End { job } => write!(f, "once job {job} ends"),
         }

@@ -85,7 +85,9 @@ impl Trials<'_> {
         })));
         found.extend(self.fewer_gpus());
         found.extend(self.sharing());
-        found.extend(self.max_slowdown(answers.iter().filter_map(|answer| answer.refusal.as_ref())));
+        let refusals = answers.iter().filter_map(|answer| answer.refusal.as_ref());
+        found.extend(self.max_slowdown(refusals.clone()));
+        found.extend(self.latency(refusals));
         found
     }
 
@@ -149,10 +151,19 @@ impl Trials<'_> {
                 return Some(Sooner { by: Help::MaxSlowdown { limit: Some(limit) }, gpus });
             }
         }
-        let unknown = |refusal| matches!(refusal, &Refusal::Unpredicted { .. } | &Refusal::Uncontrolled);
-        self.job.spec.request.max_slowdown.filter(|_| refusals.clone().any(unknown))?;
+        self.job.spec.request.max_slowdown.filter(|_| refusals.clone().any(is_of_limit))?;
         let gpus = self.again(|job| job.request.max_slowdown = None)?;
         Some(Sooner { by: Help::MaxSlowdown { limit: None }, gpus })
+    }
+
+    /// No limit of its own on latency. Another target is not tried: what a server must keep its user knows.
+    fn latency<'a>(&mut self, mut refusals: impl Iterator<Item = &'a Refusal>) -> Option<Sooner> {
+        let own = self.job.spec.id;
+        let exceeds = |refusal: &Refusal| matches!(refusal, Refusal::Slowdown { job, .. } if *job == own);
+        let barred = refusals.any(|refusal| is_of_limit(refusal) || exceeds(refusal));
+        self.job.spec.request.latency_us.filter(|_| barred)?;
+        let gpus = self.again(|job| job.request.latency_us = None)?;
+        Some(Sooner { by: Help::Latency, gpus })
     }
 
     fn resumed(&mut self) -> Option<Sooner> {
@@ -174,6 +185,11 @@ impl Trials<'_> {
         }
         None
     }
+}
+
+/// Whether a limit keeps a job off a GPU because nothing can be predicted there.
+const fn is_of_limit(refusal: &Refusal) -> bool {
+    matches!(refusal, Refusal::Unpredicted { .. } | Refusal::Uncontrolled)
 }
 
 /// An amount as people type it, not more than this one: whole gibibytes, or eighths of the first.

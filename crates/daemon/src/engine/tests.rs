@@ -402,7 +402,7 @@ fn a_gpu_that_a_job_cannot_have_at_all_is_told_before_what_it_would_need_there()
     assert!(why.contains("one type only"), "{why}");
     // GPU 1 was not looked at yet.
     let why = refused(&mut machine, None);
-    assert!(why.ends_with("no other GPU of its type would do: Resources(GPU 1: not read yet)"), "{why}");
+    assert!(why.ends_with("no other GPU of its type would do: GpuUnavailable(GPU 1: not read yet)"), "{why}");
     let by = || User::new(0, "root");
     machine.written(Input::Drain { gpu: GpuId(1), by: by() });
     let (why, all) = (refused(&mut machine, Some(1)), refused(&mut machine, None));
