@@ -54,12 +54,12 @@ pub fn duration(text: &str) -> Result<Millis, String> {
     let seconds = if trimmed.contains([':', '-']) {
         clock(trimmed).ok_or_else(hint)?
     } else if let Ok(minutes) = trimmed.parse::<u64>() {
-        minutes.checked_mul(60).ok_or_else(hint)? as f64
+        minutes as f64 * 60.0
     } else {
         suffixed(trimmed).ok_or_else(hint)?
     };
     if !(0.001..=1e10).contains(&seconds) {
-        return Err(hint());
+        return Err(format!("'{text}' is not a sensible time: give 1ms to 115740d"));
     }
     Ok(Millis((seconds * 1000.0).round() as u64))
 }
@@ -273,6 +273,10 @@ mod tests {
     #[test]
     fn spans() {
         assert_eq!(duration("90s"), Ok(Millis::secs(90)));
+        for out_of_range in ["99999999h", "99999999999999", "0s"] {
+            let why = duration(out_of_range).unwrap_err();
+            assert!(why.ends_with("is not a sensible time: give 1ms to 115740d"), "{why}");
+        }
         assert_eq!(duration("1h30m"), Ok(Millis::secs(5400)));
         assert_eq!(duration("10"), Ok(Millis::secs(600)));
         assert_eq!(duration("1-02:00:00"), Ok(Millis::secs(93_600)));
