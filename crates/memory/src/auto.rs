@@ -112,8 +112,7 @@ fn cut_off(had: MiB, gpu: MiB) -> Estimate {
         parts: None,
         elastic: true,
         reasons: vec![format!(
-            "a run of it that had {} MiB was cut off and none reached its peak, so it may take the whole GPU",
-            had.0
+            "a run of it that had {had} was cut off and none reached its peak, so it may take the whole GPU"
         )],
     }
 }
@@ -202,9 +201,7 @@ fn above(mut estimate: Estimate, at_least: Option<MiB>, enough: Option<MiB>) -> 
     let beyond = had + BEYOND_CUT_OFF_LEAST.max(times(had, BEYOND_CUT_OFF));
     let beyond = enough.filter(|enough| *enough > had).map_or(beyond, |enough| beyond.min(enough));
     if estimate.upper_mib < beyond {
-        estimate
-            .reasons
-            .push(format!("a run that had {} MiB was cut off, so it takes more than that", had.0));
+        estimate.reasons.push(format!("a run that had {had} was cut off, so it takes more than that"));
     }
     estimate.need_mib = estimate.need_mib.max(had.min(estimate.use_mib));
     estimate.use_mib = estimate.use_mib.max(had);

@@ -271,7 +271,6 @@ fn limit_kept(kept: &LimitKeptView) -> String {
 
 /// What its requests take, and may take.
 fn latency(detail: &JobDetail) -> Option<String> {
-    let ms = |ms: f64| if ms < 10.0 { format!("{ms:.1} ms") } else { format!("{ms:.0} ms") };
     let most = detail.job.max_latency_ms?;
     let rate = detail.rate.as_ref();
     let now = match rate.and_then(|rate| Some((rate.latency_p99_ms?, rate.requests))) {
@@ -294,6 +293,11 @@ fn forecasts(detail: &JobDetail) -> Option<String> {
 
 /// What carma expects of a job's memory, in a line.
 pub(crate) fn expected(estimate: &EstimateView) -> String {
+    // Only runs that were cut off are known: a bound with a probability there is none.
+    if estimate.elastic && estimate.source == "history" {
+        let EstimateView { use_mib, source, tier, .. } = estimate;
+        return format!("more than {}, how much more is not known ({source}, tier {tier})", MiB(*use_mib));
+    }
     let coverage = estimate.coverage_pct.map_or_else(String::new, |p| format!(", upper bound at {p} %"));
     let elastic = if estimate.elastic { "; only a hard limit bounds it" } else { "" };
     format!(

@@ -48,7 +48,8 @@ impl Given {
     /// What is reserved for the job on each, and where that number comes from.
     pub(super) fn reserved(&self, want: &Want) -> (Option<MiB>, Option<NeedSource>) {
         match (want.reserved_on(self.memory), self.part) {
-            (Some(reserved), _) => (Some(reserved), want.source),
+            // A job of which it is known only that it takes more than such a GPU has gets all of it.
+            (Some(reserved), _) => (Some(reserved.min(self.memory)), want.source),
             (None, Some(part)) => (Some(part), want.blind.map(|blind| blind.source(self.sharing))),
             (None, None) => (None, None),
         }
