@@ -84,6 +84,15 @@ impl<'a> Table<'a> {
         self.screen.width.is_none_or(|width| self.others().saturating_add(self.least_of_last()) <= width)
     }
 
+    /// Whether they would with names cut as far as they are ever cut.
+    fn fits_with_cut_names(&self) -> bool {
+        let at = self.columns.iter().position(|column| column.title() == CUT);
+        let longest = at.and_then(|at| self.table.column_max_content_widths().get(at).copied());
+        let cut = longest.map_or(0, |longest| longest.saturating_sub(SHORTEST));
+        let least = self.others().saturating_sub(cut).saturating_add(self.least_of_last());
+        self.screen.width.is_none_or(|width| least <= width)
+    }
+
     /// What the last column takes at least.
     fn least_of_last(&self) -> u16 {
         let widest = self.table.column_max_content_widths().last().copied().unwrap_or(0);
@@ -209,6 +218,28 @@ pub fn sparing<'s>(
     lines: Option<usize>,
     screen: &Screen,
 ) -> (String, Vec<&'s str>) {
+    spare(columns, rows, spared, lines, screen, |table| table.fits())
+}
+
+/// The same, but names are cut before a column is spared.
+pub fn sparing_after_names<'s>(
+    columns: &[Column],
+    rows: &[Vec<String>],
+    spared: &[&'s str],
+    lines: Option<usize>,
+    screen: &Screen,
+) -> (String, Vec<&'s str>) {
+    spare(columns, rows, spared, lines, screen, |table| table.fits_with_cut_names())
+}
+
+fn spare<'s>(
+    columns: &[Column],
+    rows: &[Vec<String>],
+    spared: &[&'s str],
+    lines: Option<usize>,
+    screen: &Screen,
+    fits: impl Fn(&Table<'_>) -> bool,
+) -> (String, Vec<&'s str>) {
     let without = |spared: &[&str]| {
         let shown = |at: &usize| columns.get(*at).is_some_and(|column| !spared.contains(&column.title()));
         let kept: Vec<usize> = (0..columns.len()).filter(shown).collect();
@@ -218,7 +249,7 @@ pub fn sparing<'s>(
         spared.iter().copied().filter(|title| columns.iter().any(|c| c.title() == *title)).collect();
     for title in spared.clone() {
         let fewer: Vec<&str> = spared.iter().copied().filter(|other| *other != title).collect();
-        if without(&fewer).fits() {
+        if fits(&without(&fewer)) {
             spared = fewer;
         }
     }

@@ -4,11 +4,14 @@ use super::{Context, unwritten};
 use crate::cli::QueueArgs;
 use carma_api::wire::{JobView, JobsReply, LeftView};
 use carma_cli::failure::Outcome;
-use carma_cli::{Column, Screen, Table, clean, print, print_json, span};
+use carma_cli::{Column, Screen, clean, print, print_json, span, spared_line, sparing_after_names};
 use carma_core::units::Millis;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+
+/// Columns that a narrow screen may go without, the most needed first.
+const SPARED: [&str; 4] = ["TIME", "USER", "LEFT", "DONE"];
 
 /// Lines that a reason may take on a terminal; `explain` has the whole of it.
 const REASON_LINES: usize = 2;
@@ -106,7 +109,7 @@ fn table(reply: &JobsReply, screen: &Screen, fold: bool) -> String {
     columns.extend(counts.then_some(Right("DONE")));
     columns.extend(ends.then_some(Right("LEFT")));
     columns.push(Left("REASON"));
-    let mut rows = Table::new(columns, screen).at_most_lines(REASON_LINES);
+    let mut rows = Vec::new();
     let groups = groups(&reply.jobs, fold);
     let mut said: BTreeMap<String, u64> = BTreeMap::new();
     for group in &groups {
@@ -130,12 +133,15 @@ fn table(reply: &JobsReply, screen: &Screen, fold: bool) -> String {
         if rank(&job.state) == WAITS {
             said.entry(job.reason.text.clone()).or_insert(job.id);
         }
-        rows.row(cells);
+        rows.push(cells);
     }
-    let mut text = rows.render();
+    let (mut text, spared) = sparing_after_names(&columns, &rows, &SPARED, Some(REASON_LINES), screen);
     text.push_str(&footer(&reply.jobs));
     if groups.iter().any(|group| group.len() > 1) {
         text.push_str("Jobs that wait for the same share a row; `carma queue --each` lists each.\n");
+    }
+    if let Some(line) = spared_line(&spared) {
+        let _ = writeln!(text, "{line}");
     }
     text
 }
