@@ -221,6 +221,10 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let notify = Notify::from_env().map_err(system("cannot reach the service manager (NOTIFY_SOCKET)"))?;
     let uid = rustix::process::geteuid().as_raw();
     let as_root = uid == 0;
+    // Nor does a daemon that finds another one in its place leave a directory behind.
+    if is_taken(&options.socket) {
+        return Err(in_use(&options.socket));
+    }
     let layout = Layout::prepare(&options.state_dir, as_root)?;
     let mut journal = Journal::open(&layout.journal, &(&options.config.journal).into())?;
     journal.anchor(&layout.run)?;
@@ -587,6 +591,32 @@ fn tell_operators(people: &People, named: bool) {
     }
 }
 
+/// Whether another daemon answers at a socket, and is not just leaving.
+fn is_taken(socket: &Path) -> bool {
+    use rustix::net;
+    // One whose connections all wait to be accepted would let us wait, too.
+    let answers = || {
+        let flags = net::SocketFlags::NONBLOCK | net::SocketFlags::CLOEXEC;
+        let ours = net::socket_with(net::AddressFamily::UNIX, net::SocketType::STREAM, flags, None).ok()?;
+        let connected = net::connect(&ours, &net::SocketAddrUnix::new(socket).ok()?);
+        (!matches!(connected, Err(rustix::io::Errno::CONNREFUSED | rustix::io::Errno::NOENT))).then_some(())
+    };
+    for _ in 0..RETRIES {
+        if answers().is_none() {
+            return false;
+        }
+        std::thread::sleep(RETRY);
+    }
+    true
+}
+
+fn in_use(socket: &Path) -> ServeError {
+    ServeError::InUse(format!(
+        "another daemon answers at {}; stop it, or give this one a socket of its own with --socket",
+        socket.display()
+    ))
+}
+
 async fn bind(socket: &Path, as_root: bool) -> Result<UnixListener, ServeError> {
     if let Some(dir) = socket.parent() {
         layout::make_socket_dir(dir, as_root).map_err(path_error("cannot create", dir))?;
@@ -606,10 +636,7 @@ async fn bind(socket: &Path, as_root: bool) -> Result<UnixListener, ServeError> 
             tokio::time::sleep(RETRY).await;
         }
         if answers {
-            return Err(ServeError::InUse(format!(
-                "another daemon answers at {}; stop it, or give this one a socket of its own with --socket",
-                socket.display()
-            )));
+            return Err(in_use(socket));
         }
         // Left behind by a daemon that was killed, or by one that was just leaving.
         match fs::remove_file(socket) {
