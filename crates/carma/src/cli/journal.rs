@@ -17,7 +17,7 @@ pub(crate) enum JournalVerb {
 /// Where the journal is.
 #[derive(Debug, Args)]
 pub(crate) struct StateArgs {
-    /// Directory of the journal and the logs [default: that of the daemon that `carma serve` would start]
+    /// Directory of the journal and the logs [default: that of the daemon that answers at the socket, else of the one that `carma serve` would start]
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
 }

@@ -1,7 +1,9 @@
 //! `carma journal`: looks after the file that all of carma's state comes from.
 
+use super::Context;
 use crate::cli::journal::{BackupArgs, CheckArgs, JournalVerb, RepairArgs, StateArgs};
 use crate::places::{default_config, own_state};
+use carma_api::wire::StatusReply;
 use carma_cli::failure::{Failure, GENERAL, NOT_ALLOWED, Outcome};
 use carma_cli::{Screen, clean, print, print_json, wrap};
 use carma_daemon::config;
@@ -10,18 +12,24 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 /// Runs the verb.
-pub(crate) fn run(verb: &JournalVerb) -> Outcome {
+pub(crate) fn run(context: &Context, verb: &JournalVerb) -> Outcome {
     match verb {
-        JournalVerb::Check(args) => check(args),
-        JournalVerb::Backup(args) => backup(args),
-        JournalVerb::Repair(args) => repair(args),
+        JournalVerb::Check(args) => check(context, args),
+        JournalVerb::Backup(args) => backup(context, args),
+        JournalVerb::Repair(args) => repair(context, args),
     }
 }
 
+/// The state directory of the daemon that answers clients; `None`: none does.
+fn served(context: &Context) -> Option<PathBuf> {
+    let status: StatusReply = context.client().ok()?.get("/v1/status").ok()?;
+    Some(status.state_dir.into())
+}
+
 /// The state directory that is meant, if we may look into it.
-fn state_dir(args: &StateArgs) -> Result<PathBuf, Failure> {
-    let dir = match &args.state {
-        Some(dir) => dir.clone(),
+fn state_dir(context: &Context, args: &StateArgs) -> Result<PathBuf, Failure> {
+    let dir = match args.state.clone().or_else(|| served(context)) {
+        Some(dir) => dir,
         None => {
             let file = default_config();
             let config = if file.exists() {
@@ -48,8 +56,8 @@ fn file_in(dir: &Path) -> PathBuf {
     dir.join("carma.db")
 }
 
-fn check(args: &CheckArgs) -> Outcome {
-    let dir = state_dir(&args.state)?;
+fn check(context: &Context, args: &CheckArgs) -> Outcome {
+    let dir = state_dir(context, &args.state)?;
     let findings = journal::check(&file_in(&dir));
     let sound = findings.iter().all(|finding| finding.ok);
     if args.json {
@@ -57,7 +65,12 @@ fn check(args: &CheckArgs) -> Outcome {
             .iter()
             .map(|f| serde_json::json!({"about": f.about, "ok": f.ok, "text": f.text}))
             .collect();
-        print_json(&serde_json::json!({"version": carma_api::VERSION, "ok": sound, "findings": findings}))?;
+        print_json(&serde_json::json!({
+            "version": carma_api::VERSION,
+            "state_dir": dir.display().to_string(),
+            "ok": sound,
+            "findings": findings,
+        }))?;
     } else {
         print(&render(&findings, &dir, &Screen::stdout()))?;
     }
@@ -65,7 +78,7 @@ fn check(args: &CheckArgs) -> Outcome {
 }
 
 fn render(findings: &[Finding], dir: &Path, screen: &Screen) -> String {
-    let mut text = String::new();
+    let mut text = format!("{}:\n", clean(&file_in(dir).display().to_string()));
     for finding in findings {
         let state = match (finding.ok, finding.instead) {
             (true, _) => "ok",
@@ -95,16 +108,16 @@ fn render(findings: &[Finding], dir: &Path, screen: &Screen) -> String {
     text
 }
 
-fn backup(args: &BackupArgs) -> Outcome {
-    let dir = state_dir(&args.state)?;
+fn backup(context: &Context, args: &BackupArgs) -> Outcome {
+    let dir = state_dir(context, &args.state)?;
     journal::backup(&file_in(&dir), &args.file).map_err(|e| Failure::new(e.to_string()))?;
     let shown = args.file.display().to_string();
     print(&format!("{}: a copy of the journal, checked and on disk\n", clean(&shown)))?;
     Ok(0)
 }
 
-fn repair(args: &RepairArgs) -> Outcome {
-    let dir = state_dir(&args.state)?;
+fn repair(context: &Context, args: &RepairArgs) -> Outcome {
+    let dir = state_dir(context, &args.state)?;
     // What is written is for the owner only, as with the daemon.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
     let report = journal::repair(&dir, args.accept_loss).map_err(|e| Failure::new(e.to_string()))?;

@@ -137,7 +137,7 @@ pub(crate) fn dispatch(cli: Cli) -> Outcome {
         Verb::Config(ConfigVerb::Check(args)) => config::check(&args),
         Verb::Doctor(args) => doctor::run(&context, &args),
         Verb::Serve(args) => serve::run(given, &args),
-        Verb::Journal(verb) => journal::run(&verb),
+        Verb::Journal(verb) => journal::run(&context, &verb),
         Verb::Estimate(args) => estimate::run(&context, &args),
         Verb::DryRun(args) => dry_run::run(&context, &args),
         Verb::TraceModel(args) => trace_model::run(&context, &args),

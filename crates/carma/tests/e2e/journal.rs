@@ -38,6 +38,23 @@ fn journal(daemon: &Daemon, args: &[&str]) -> Output {
     Command::new(CARMA).arg("journal").args(args).arg("--state").arg(state).output().unwrap()
 }
 
+/// Without `--state` it is the journal of the daemon that answers, and the first line says which that is.
+#[test]
+fn the_journal_that_is_checked_is_that_of_the_daemon_which_answers() {
+    let daemon = Setup::new(ONE).start();
+    let (text, dir) = (stdout(&daemon.carma(&["journal", "check"])), state(&daemon));
+    assert!(text.starts_with(&format!("{}:\n", dir.join("carma.db").display())), "{text}");
+    let json: serde_json::Value =
+        serde_json::from_slice(&daemon.carma(&["journal", "check", "--json"]).stdout).unwrap();
+    assert_eq!(json["state_dir"], dir.display().to_string());
+    // A daemon that finds the socket taken leaves no directory behind.
+    let socket = daemon.socket();
+    let args = ["--socket", socket.to_str().unwrap(), "serve", "--gpus", ONE, "--state", "never"];
+    let error = stderr(&refused(&args, daemon.dir.path()));
+    assert!(error.contains("another daemon answers at"), "{error}");
+    assert!(!daemon.dir.path().join("never").exists());
+}
+
 fn in_order(daemon: &Daemon) {
     let output = journal(daemon, &["check"]);
     assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
