@@ -342,10 +342,18 @@ impl State {
         let from = job.suspension().and_then(|suspension| suspension.home.first().copied());
         let from = from.filter(|from| Some(*from) != on).and_then(|from| Some(self.gpu(from)?.info.index));
         let ordered = to == on && job.suspension().is_some_and(|suspension| suspension.cause.is_none());
+        let gone_to = to.filter(|_| missed).and_then(|to| self.gpu(to));
+        let missed = missed.then(|| {
+            let why = match gone_to {
+                Some(gpu) if !gpu.present => "is no longer in this machine",
+                Some(gpu) if gpu.drained_by.is_some() => "was drained meanwhile",
+                _ => "had no room any more",
+            };
+            format!("the GPU that it was to move to {why}")
+        });
         let moved = from.zip(wanted).map(|(from, wanted)| Move { by: wanted.by.clone(), from, ordered });
         self.change_halt(id, |halt| {
             let moved = moved.or_else(|| halt.moved.take());
-            let missed = missed.then(|| "the GPU that it was to move to had no room any more".to_owned());
             // What kept it from moving is worth knowing once it runs again.
             let failed = missed.or_else(|| halt.failed.take());
             halt.comes_back(now);
