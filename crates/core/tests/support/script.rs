@@ -788,7 +788,7 @@ impl Stage {
         let newcomer = class(newcomer)?;
         let joins = paces.get(&newcomer).copied().unwrap_or_default();
         let newcomer = Class { threads: threads.or(newcomer.threads), ..newcomer };
-        let paces = if unknown.is_empty() {
+        let paces = if unknown.is_empty() || !paces.is_empty() {
             classes.iter().map(|class| paces.get(class).copied().unwrap_or_default()).collect()
         } else {
             Vec::new()

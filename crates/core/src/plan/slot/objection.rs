@@ -163,6 +163,9 @@ impl Slot<'_> {
                 Some(Objection::Unprofiled(Some(unknown)))
             }
             (_, None) => None,
+            // One that is over the bound on its start is tried where others have limits: on a machine of such jobs it would never run, and
+            // nothing would ever be known of it. A limit that it breaks sends it away.
+            (Some(job), Some(limited)) if want.overdue && job == want.job && limited != job => None,
             (Some(job), Some(limited)) => Some(Objection::Unknown { job, limited }),
             (None, Some(_)) => self.by_limits(want, beside, outlook),
         }
