@@ -227,7 +227,7 @@ impl<'a, 'p> Walk<'a, 'p> {
     fn search_for(&mut self, key: &QueueKey, job: &Job, mut want: Want) {
         let slots = self.places.slots();
         match slots.lower_floor(job, &want) {
-            Some((from, floor)) if from <= self.now => want.floor = Some(floor),
+            Some((from, floor)) if from <= self.now => want = want.after_waiting(job, floor),
             Some((from, _)) => self.plan.wake_at(from),
             None => {}
         }

@@ -9,6 +9,7 @@ use crate::policy::{MemoryScreen, NeedSource};
 use crate::progress::Class;
 use crate::reading::GpuInfo;
 use crate::slowdown::{self, NARROWER};
+use crate::spec::MOST_UNKNOWN_S;
 use crate::state::{Blind, Blinds, Share, Startup, State};
 use crate::units::{Fraction, MiB, Millis};
 
@@ -166,6 +167,19 @@ impl Want {
         let blind = self.blind.map(Blind::unknown);
         let behind = self.blind.filter(|own| blind != Some(*own)).map(|own| (waits, own));
         Self { blind, behind, ..self }
+    }
+
+    /// The same of a job that has waited for long and would go on waiting: for this floor, and taken to run no longer than expected. By what nine
+    /// of ten such jobs take, one of minutes among some of days would wait for days.
+    pub(super) fn after_waiting(self, job: &Job, floor: Fraction) -> Self {
+        let expected = rounded_up(Millis::secs(job.spec.run_s()));
+        let takes = Some(self.takes.map_or(expected, |most| most.min(expected)));
+        Self { floor: Some(floor), takes, ..self }
+    }
+
+    /// How long it runs at most, and if nothing is known of that, as long as such a job may run: else nothing would ever be known of it.
+    pub(super) fn takes_at_most(&self) -> Millis {
+        self.takes.unwrap_or(Millis::secs(MOST_UNKNOWN_S))
     }
 
     /// Whether it waits for room as a job of whose memory nothing at all is known.

@@ -60,25 +60,23 @@ impl Course {
     }
 
     /// Speed over its whole run, over its speed alone, with a newcomer that works `from` some time on: until then it goes on at the pace
-    /// that it has `now`, and at the `joint` one beside the newcomer. `stays`: how long that is there and the pace afterwards; `None`:
-    /// until this one ends.
+    /// that it has `now`, and at the `joint` one beside the newcomer. `stays`: how long that is there; `after`: the pace
+    /// afterwards.
     pub(crate) fn whole_run(
         self,
         now: Fraction,
         from: Millis,
         joint: Fraction,
-        stays: Option<(Millis, Fraction)>,
+        (stays, after): (Millis, Fraction),
     ) -> Fraction {
         let (start, work) = self.rest();
         let (start, mut work) = (u128::from(start.0), u128::from(work.0));
         let one = u128::from(Fraction::ONE.0);
         let alone = u128::from(self.done.0) + start + work;
         let mut took = u128::from(self.on.0) + start;
-        let [now, joint] = [now, joint].map(|pace| u128::from(pace.0.max(1)));
-        let (stays, after) = stays.map_or((u128::MAX / one, one), |(stays, after)| {
-            (u128::from(stays.0), u128::from(after.0.max(1)))
-        });
-        for (pace, time) in [(now, u128::from(from.0).saturating_sub(start)), (joint, stays)] {
+        let [now, joint, after] = [now, joint, after].map(|pace| u128::from(pace.0.max(1)));
+        let until = u128::from(from.0).saturating_sub(start);
+        for (pace, time) in [(now, until), (joint, u128::from(stays.0))] {
             let done = (time * pace / one).min(work);
             took += done * one / pace;
             work -= done;
@@ -147,6 +145,9 @@ impl State {
 mod tests {
     use super::*;
 
+    /// The newcomer stays until this one ends.
+    const TO_THE_END: (Millis, Fraction) = (Millis(u64::MAX), Fraction::ONE);
+
     const fn course(on: u64, done: u64, left: u64) -> Course {
         let part = if left == 0 { LONGER } else { AS_LONG };
         let (on, done, left) = (Millis::secs(on), Millis::secs(done), Millis::secs(left));
@@ -155,7 +156,7 @@ mod tests {
 
     impl Course {
         fn whole_run_at(self, pace: Fraction) -> Fraction {
-            self.whole_run(Fraction::ONE, Millis::ZERO, pace, None)
+            self.whole_run(Fraction::ONE, Millis::ZERO, pace, TO_THE_END)
         }
     }
 
@@ -163,19 +164,19 @@ mod tests {
     fn until_a_neighbour_works_it_goes_on_as_now() {
         let (half, fifth) = (Fraction::percent(50), Fraction::percent(20));
         let course = course(0, 0, 100);
-        assert_eq!(course.whole_run(half, Millis::secs(200), fifth, None), half);
+        assert_eq!(course.whole_run(half, Millis::secs(200), fifth, TO_THE_END), half);
         // 100 s of half the speed do half of it, and the rest takes 250.
-        assert_eq!(course.whole_run(half, Millis::secs(100), fifth, None).0, 2857);
+        assert_eq!(course.whole_run(half, Millis::secs(100), fifth, TO_THE_END).0, 2857);
         let starting = Course { start: Millis::secs(50), ..course };
-        assert_eq!(starting.whole_run(half, Millis::secs(50), fifth, None).0, 3333);
-        assert_eq!(starting.whole_run(half, Millis::secs(150), fifth, None).0, 6666);
+        assert_eq!(starting.whole_run(half, Millis::secs(50), fifth, TO_THE_END).0, 3333);
+        assert_eq!(starting.whole_run(half, Millis::secs(150), fifth, TO_THE_END).0, 6666);
     }
 
     #[test]
     fn once_a_neighbour_is_over_it_goes_on_as_before() {
         let (one, half) = (Fraction::ONE, Fraction::percent(50));
         let with = |course: Course, from, stays| {
-            course.whole_run(one, Millis::secs(from), half, Some((Millis::secs(stays), one))).0
+            course.whole_run(one, Millis::secs(from), half, (Millis::secs(stays), one)).0
         };
         // 20 s at half of its speed cost 10, whenever they come; no more than what is left is slowed down.
         assert_eq!([0, 50].map(|from| with(course(0, 0, 100), from, 20)), [9090, 9090]);
@@ -184,9 +185,8 @@ mod tests {
         // One short neighbour after the other: what they cost so far counts.
         assert_eq!(with(course(200, 100, 100), 0, 20), 6451);
         // One that slows it down now leaves, too.
-        let after = |pace| {
-            course(100, 100, 100).whole_run(half, Millis::secs(10), half, Some((Millis::secs(10), pace)))
-        };
+        let after =
+            |pace| course(100, 100, 100).whole_run(half, Millis::secs(10), half, (Millis::secs(10), pace));
         assert_eq!([one, half].map(|pace| after(pace).0), [9523, 6666]);
     }
 

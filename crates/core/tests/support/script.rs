@@ -10,7 +10,7 @@
 //! submit ID [mem=10G] [measured=..] [horus=..] [faketensor=..] [gpumemnet=..] [gpus=N]
 //!        [computed=BASIS:NEED:UPPER[:elastic]] [exclusive] [hold] [sharing=MODE] [user=NAME] [priority=N] [time=2h] [cmd=NAME]
 //!        [retries=N] [threads=PERCENT] [score=N] [util=.5] [smact=.5] [power_w=300] [slowdown=1.3]
-//!        [within_ms=20] [latency_ms=8] [save=2m] [runs=10m]; every estimator is a key
+//!        [within_ms=20] [latency_ms=8] [save=2m] [runs=10m, or 5m..8h: the median, and what nine of ten take]; every estimator is a key
 //! learn ID [computed=..] [measured=..] [runs=2h] [score=N] [util=.5] [smact=.5] [power_w=300] [latency_ms=8]
 //!                              what earlier runs tell of a job: of its memory, how long it takes, what it does alone
 //! observe GPU [job1=9G] [used=9G] [energy_j=400] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
@@ -240,12 +240,12 @@ fn profile(words: &mut Words) -> Outcome<Profile> {
     })
 }
 
-/// Runs that all took so long.
+/// Runs that all took so long, or of which half took at most one time and nine of ten another, `5m..8h`.
 fn run_time(text: &str) -> Outcome<RunTime> {
-    let median_s = span(text)?.0 / 1000;
-    let (low_s, high_s) = (median_s, median_s);
+    let (median, high) = text.split_once("..").unwrap_or((text, text));
+    let [median_s, high_s] = [span(median)?, span(high)?].map(|time| time.0 / 1000);
     Ok(RunTime {
-        low_s,
+        low_s: median_s,
         median_s,
         high_s,
         basis: RunsOf::Command,

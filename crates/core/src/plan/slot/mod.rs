@@ -14,7 +14,6 @@ use crate::policy::{GateVerdict, Options, Pack};
 use crate::progress::{Outlook, Pace, Predicted};
 use crate::reading::Health;
 use crate::slowdown::{limit, limited_tenant, was_parted};
-use crate::spec::MOST_UNKNOWN_S;
 use crate::state::{Server, Startup, State};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
@@ -416,8 +415,7 @@ impl<'a> Slot<'a> {
         if !self.is_lent() {
             return false;
         }
-        // Unless a job may run of which nothing is known, nothing is ever known of it.
-        let takes = want.takes.unwrap_or(Millis::secs(MOST_UNKNOWN_S));
+        let takes = want.takes_at_most();
         if self.idle {
             return takes <= self.lent_for;
         }
@@ -425,14 +423,15 @@ impl<'a> Slot<'a> {
         let Some((rule, beside)) = rule.zip(self.beside.as_ref()) else { return false };
         let own = takes.at_speed(rule.with(want.floor).dip());
         own.max(beside.idle_at_least_speed_in(rule)) <= self.lent_for
-            || (own <= self.lent_beside && self.hardly_slows_down(want, own))
+            || (own <= self.lent_beside && self.hardly_slows_down(want))
     }
 
-    /// Whether all jobs here are predicted to keep most of the speed that they have beside a job that stays so long, or lose little of the
-    /// time for which the one that this is kept for waits.
-    fn hardly_slows_down(&self, want: &Want, stays: Millis) -> bool {
-        let may_lose = Millis(stays.0 / 20).max(Millis(self.lent_beside.0 / 100));
+    /// Whether all jobs here are predicted to keep most of the speed that they have beside a job for as long as it is predicted to stay, or
+    /// lose little of the time for which the one that this is kept for waits.
+    fn hardly_slows_down(&self, want: &Want) -> bool {
         self.outlook_now(want).is_some_and(|(beside, outlook)| {
+            let stays = want.takes_at_most().at_speed(outlook.joins.expected);
+            let may_lose = Millis(stays.0 / 20).max(Millis(self.lent_beside.0 / 100));
             let keeps = |(neighbour, pace): (&Neighbour, Pace)| {
                 let now = beside.pace_now(neighbour).unwrap_or(Fraction::ONE);
                 let loses = u128::from(now.0.saturating_sub(pace.expected.0)) * u128::from(stays.0);

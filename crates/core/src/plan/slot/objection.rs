@@ -244,10 +244,9 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, want: &Want, rule: Progre
         let slow = asked.filter(|(_, pace, rule)| pace.expected < rule.whole_run());
         slow.filter(|(neighbour, ..)| !beside.is_over_before(neighbour, start))
     };
-    let stays = want.takes.map(|takes| takes.since(start.takes).at_speed(outlook.joins.expected));
-    let is_brief = |neighbour: &Neighbour| {
-        stays.zip(beside.course(neighbour)).is_some_and(|(stays, course)| course.outlasts(stays))
-    };
+    let stays = want.takes_at_most().since(start.takes).at_speed(outlook.joins.expected);
+    let is_brief =
+        |neighbour: &Neighbour| beside.course(neighbour).is_some_and(|course| course.outlasts(stays));
     let below = there().filter(|(neighbour, pace, rule)| pace.expected < rule.dip() && !is_brief(neighbour));
     if let Some((neighbour, Pace { expected, .. }, rule)) = below.min_by_key(|(_, pace, _)| pace.expected) {
         return Some(Objection::Floor { job: neighbour.job, expected, floor: rule.dip() });
@@ -256,7 +255,7 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, want: &Want, rule: Progre
     there().filter(|(neighbour, pace, _)| !beside.is_held_elsewhere(neighbour, *pace)).find_map(
         |(neighbour, pace, rule)| {
             let now = beside.pace_now(neighbour).unwrap_or(pace.expected);
-            let stays = stays.map(|stays| (stays, after(neighbour, now)));
+            let stays = (stays, after(neighbour, now));
             let over_run = |course: Course| course.whole_run(now, start.takes, pace.expected, stays);
             let (whole, least) = (beside.course(neighbour).map_or(pace.expected, over_run), rule.whole_run());
             (whole < least).then_some(Objection::WholeRun { job: neighbour.job, whole, least })
