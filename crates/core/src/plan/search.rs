@@ -461,13 +461,17 @@ impl<'a> Slots<'a> {
     /// whether some were not lent before.
     pub(super) fn lend(&mut self, want: &Want) -> bool {
         let kept = self.slots.iter().filter(|slot| slot.held() == Some(want.job));
-        let idle_in: Vec<Millis> = kept.map(Slot::idle_as_expected_in).collect();
-        let until = idle_in.iter().copied().max().filter(|_| idle_in.len() == want.gpus as usize);
+        let times: Vec<_> =
+            kept.map(|slot| (slot.idle_as_expected_in(), slot.waits_at_least(want))).collect();
+        let until = times.iter().map(|(idle_in, _)| *idle_in).max();
+        let until = until.filter(|_| times.len() == want.gpus as usize);
         let Some(until) = until.filter(|until| *until > Millis::ZERO) else { return false };
         self.any_lent = true;
         self.full.get_mut().clear();
         let kept = self.slots.iter_mut().filter(|slot| slot.held() == Some(want.job) && !slot.is_lent());
-        kept.map(|slot| slot.lend(until, want)).count() > 0
+        // It can begin once the last of them does for it.
+        let waits = times.into_iter().map(|(_, waits)| waits).max().unwrap_or_default();
+        kept.map(|slot| slot.lend(until, waits)).count() > 0
     }
 
     /// Whether the job could ever be placed on the GPUs that are in use now.

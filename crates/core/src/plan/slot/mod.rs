@@ -379,15 +379,15 @@ impl<'a> Slot<'a> {
         self.held = self.held.or(Some(job));
     }
 
-    /// Others may have it for so long, although it is kept for the job that wants this.
-    pub(super) fn lend(&mut self, time: Millis, kept_for: &Want) {
-        self.lent_for = time;
-        self.lent_beside = self.waits_at_least(kept_for);
+    /// Others may have it for so long, although it is kept for a job; and who hardly slows down those that are here, for as long as that job waits
+    /// at least.
+    pub(super) fn lend(&mut self, time: Millis, waits_at_least: Millis) {
+        (self.lent_for, self.lent_beside) = (time, waits_at_least);
     }
 
     /// How long a job waits at least until enough of the jobs here have ended for it, each alone and as expected: one of them where only its
     /// speed or theirs keeps it off. Zero where it may come, and where this plan has placed one of them.
-    fn waits_at_least(&self, want: &Want) -> Millis {
+    pub(super) fn waits_at_least(&self, want: &Want) -> Millis {
         let Some((ends, mut free)) = self.beside.as_ref().and_then(Beside::ends).zip(self.free) else {
             return Millis::ZERO;
         };
