@@ -59,9 +59,9 @@ const SILENCE: f64 = 10.0;
 const MOVING: f64 = 0.25;
 /// How far a job is is passed on when so much more of it is done, and so often at most: a job may count whatever it likes.
 const COUNT_STEP: f64 = 0.05;
-/// The same of the second time, with which it is known how long the job takes, once it has counted for so many seconds: for a job of days
-/// a twentieth is hours.
-const SECOND_STEP: f64 = 0.005;
+/// The same of the second time, with which it is about known how long the job takes, and of the third, once it has counted for so many
+/// seconds: for a job of days a twentieth is hours.
+const FIRST_STEPS_COUNTED: [f64; 2] = [0.0005, 0.005];
 const COUNTED_S: f64 = 30.0;
 const MOST_COUNTS: u32 = 64;
 /// Commands whose profiles are kept; of the user who has the most, the one used least lately is forgotten.
@@ -1024,9 +1024,9 @@ impl Watch {
         let (share, times) = (done.map_or(0.0, |done| done.share), times.unwrap_or(0));
         let is_news = match done {
             Some(done) => {
-                let is_second = times == 1 && done.took_s >= COUNTED_S;
-                let step = if is_second { SECOND_STEP } else { COUNT_STEP };
-                times < MOST_COUNTS && before.is_none_or(|before| (share - before).abs() >= step)
+                let early = times.checked_sub(1).and_then(|at| FIRST_STEPS_COUNTED.get(at as usize));
+                let step = early.filter(|_| done.took_s >= COUNTED_S).unwrap_or(&COUNT_STEP);
+                times < MOST_COUNTS && before.is_none_or(|before| (share - before).abs() >= *step)
             }
             None => before.is_some_and(|before| before > 0.0),
         };

@@ -68,15 +68,23 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
     }
 }
 
+/// When a job is expected to be over. `None`: it takes longer than expected, and may go on for as long as it likes. Half of what it has
+/// done, which is likely left of such a job, would spare it for ever.
+fn ends_in(state: &State, latest: &Job) -> Option<Millis> {
+    (!state.is_longer_than_expected(latest)).then(|| state.ends_in(latest))
+}
+
 /// Whether a job that slows another down stays but briefly beside it.
 fn is_nearly_over(state: &State, latest: &Job, slow: &Job) -> bool {
-    latest.spec.id != slow.spec.id && state.course(slow).outlasts(state.ends_in(latest))
+    latest.spec.id != slow.spec.id
+        && ends_in(state, latest).is_some_and(|ends| state.course(slow).outlasts(ends))
 }
 
 /// Whether a job would have to do more again than the time is for which it and another go on side by side: then that other one
 /// waits for less than is lost.
 fn loses_more_than_is_won(state: &State, latest: &Job, slow: &Job) -> bool {
     let saves = latest.spec.request.save_grace.is_some() || state.may_set_aside(latest);
-    let together = state.ends_in(latest).min(state.ends_in(slow));
+    let slow_ends = state.ends_in(slow);
+    let together = ends_in(state, latest).map_or(slow_ends, |ends| ends.min(slow_ends));
     !saves && state.done(latest) > together
 }

@@ -129,6 +129,11 @@ impl State {
         self.course(job).done
     }
 
+    /// Whether a job on its GPUs has done all that it was expected to, and does not count how much there is.
+    pub(crate) fn is_longer_than_expected(&self, job: &Job) -> bool {
+        job.counted_run().is_none() && self.course(job).left.is_zero()
+    }
+
     /// How long a job on its GPUs is expected to go on, at the speed that it has beside those who are there now.
     #[must_use]
     pub fn ends_in(&self, job: &Job) -> Millis {

@@ -762,9 +762,9 @@ fn a_count_is_passed_on_as_it_grows_and_not_for_ever() {
         let done = Done { share, per_s: None, at_s: 0.0, took_s };
         long.counts(Some(&done)).map(|share| share.0)
     };
-    let told =
-        [(0.0, 0.01), (20.0, 0.016), (40.0, 0.016), (60.0, 0.03)].map(|(took_s, share)| after(took_s, share));
-    assert_eq!(told, [Some(100), None, Some(160), None]);
+    let counted = [(0.0, 0.01), (20.0, 0.011), (40.0, 0.011), (60.0, 0.014), (90.0, 0.017), (99.0, 0.05)];
+    let told = counted.map(|(took_s, share)| after(took_s, share));
+    assert_eq!(told, [Some(100), None, Some(110), None, Some(170), None]);
     // It counts something else.
     assert_eq!(counts(0.02), Some(200));
     // One that counts nonsense is soon heard no more.

@@ -8,9 +8,9 @@ use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
 use std::collections::BTreeMap;
 
-/// The daemon's: a count is told at first, the second time when so much more is done and so much time has passed, then with each of the
-/// larger steps.
-const SECOND_STEP: f64 = 0.005;
+/// The daemon's: a count is told at first, the second and the third time when so much more is done and so much time has passed, then with
+/// each of the larger steps.
+const FIRST_STEPS: [f64; 2] = [0.0005, 0.005];
 const COUNTED: Millis = Millis::secs(30);
 const STEP: f64 = 0.05;
 
@@ -45,9 +45,9 @@ impl Counts {
             if told.attempt != attempt {
                 *told = Told { attempt, first: now, share, times: 0 };
             }
-            let is_second = told.times == 1 && now.since(told.first) >= COUNTED;
-            let step = if is_second { SECOND_STEP } else { STEP };
-            if told.times == 0 || share - told.share >= step {
+            let early = told.times.checked_sub(1).and_then(|at| FIRST_STEPS.get(at as usize));
+            let step = early.filter(|_| now.since(told.first) >= COUNTED).unwrap_or(&STEP);
+            if told.times == 0 || share - told.share >= *step {
                 (told.share, told.times) = (share, told.times + 1);
                 let share = Fraction::from_f64(share).unwrap_or(Fraction::ONE);
                 news.push(Input::Counted { job: id, attempt, share });
