@@ -8,6 +8,7 @@ use carma_core::plan::ended_by;
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
 use carma_interference::rate::tally::Done;
+use carma_run_time::news::is_run_news;
 use carma_run_time::{LONGEST_S, Run, RunTimes, Running, left_s};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,8 +63,7 @@ impl Durations {
     /// last.
     pub fn is_news(&mut self, job: &Job) -> bool {
         let Some(now) = job.counted_run() else { return false };
-        let told = self.told.get(&job.spec.id);
-        let is_news = told.is_none_or(|told| told.0.abs_diff(now.0) > told.0 / 10);
+        let is_news = is_run_news(self.told.get(&job.spec.id).copied(), now);
         if is_news {
             self.told.insert(job.spec.id, now);
         }

@@ -30,6 +30,7 @@ use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::{Done, Measured};
 use carma_interference::{lucid, outlook};
 use carma_memory::history::oldest_of_most;
+use carma_run_time::news::is_count_news;
 use serde::{Deserialize, Serialize};
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -57,13 +58,6 @@ const ADOPTED: Millis = Millis::secs(5);
 const SILENCE: f64 = 10.0;
 /// A job moves for at least this share of the time, or its silences are no pauses.
 const MOVING: f64 = 0.25;
-/// How far a job is is passed on when so much more of it is done, and so often at most: a job may count whatever it likes.
-const COUNT_STEP: f64 = 0.05;
-/// The same of the second time, with which it is about known how long the job takes, and of the third, once it has counted for so many
-/// seconds: for a job of days a twentieth is hours.
-const FIRST_STEPS_COUNTED: [f64; 2] = [0.0005, 0.005];
-const COUNTED_S: f64 = 30.0;
-const MOST_COUNTS: u32 = 64;
 /// Commands whose profiles are kept; of the user who has the most, the one used least lately is forgotten.
 const MOST_PROFILES: usize = 2048;
 /// The model is stored so often at most: its state is large, and what a crash loses is seen again.
@@ -1020,20 +1014,15 @@ impl Watch {
 
     /// The share of its work that it says is done, where that is news. Where its count proved to be of something else nothing is, once.
     fn counts(&mut self, done: Option<&Done>) -> Option<Fraction> {
-        let (before, times) = self.counted.unzip();
-        let (share, times) = (done.map_or(0.0, |done| done.share), times.unwrap_or(0));
+        let share = done.map_or(0.0, |done| done.share);
         let is_news = match done {
-            Some(done) => {
-                let early = times.checked_sub(1).and_then(|at| FIRST_STEPS_COUNTED.get(at as usize));
-                let step = early.filter(|_| done.took_s >= COUNTED_S).unwrap_or(&COUNT_STEP);
-                times < MOST_COUNTS && before.is_none_or(|before| (share - before).abs() >= *step)
-            }
-            None => before.is_some_and(|before| before > 0.0),
+            Some(done) => is_count_news(self.counted, share, done.took_s),
+            None => self.counted.is_some_and(|(before, _)| before > 0.0),
         };
         if !is_news {
             return None;
         }
-        self.counted = Some((share, times + 1));
+        self.counted = Some((share, self.counted.map_or(1, |(_, times)| times + 1)));
         Fraction::from_f64(share)
     }
 

@@ -1,6 +1,7 @@
-//! Which jobs that wait are told what an end teaches.
+//! Which jobs that wait are told what an end teaches, and when the plan hears of a running job's own count.
 
 use carma_core::model::{RunTime, RunsOf};
+use carma_core::units::Millis;
 
 /// Jobs at the head of the queue that hear of an end although it was of another program: those of which little is known.
 pub const TOLD: usize = 64;
@@ -8,18 +9,46 @@ pub const TOLD: usize = 64;
 pub const LOOKED_AT: usize = 1024;
 /// So many runs of other programs say what they can.
 const FEW: u32 = 8;
+/// How far a job is is passed on when so much more of it is done, and so often at most: a job may count whatever it likes.
+const COUNT_STEP: f64 = 0.05;
+/// Most times that the count of an attempt is passed on.
+pub const MOST_COUNTS: u32 = 64;
+/// The step of the second time, with which it is about known how long the job takes, and of the third, once it has counted for so many
+/// seconds: for a job of days a twentieth is hours.
+const FIRST_STEPS: [f64; 2] = [0.0005, 0.005];
+const COUNTED_S: f64 = 30.0;
+
+/// Whether the plan hears that so much of a running job is done, by its own count. `told`: the share that it heard last, and how often it heard
+/// one; `counted_s`: for how long the job has counted, seconds.
+#[must_use]
+pub fn is_count_news(told: Option<(f64, u32)>, share: f64, counted_s: f64) -> bool {
+    let Some((before, times)) = told else { return true };
+    let early = times.checked_sub(1).and_then(|at| FIRST_STEPS.get(at as usize));
+    let step = early.filter(|_| counted_s >= COUNTED_S).unwrap_or(&COUNT_STEP);
+    times < MOST_COUNTS && (share - before).abs() >= *step
+}
+
+/// Whether jobs that wait hear how long a running one takes by its own count. `told`: what they heard last.
+#[must_use]
+pub fn is_run_news(told: Option<Millis>, now: Millis) -> bool {
+    told.is_none_or(|told| has_moved(told.0, now.0))
+}
+
+/// By more than a tenth.
+const fn has_moved(before: u64, now: u64) -> bool {
+    before.abs_diff(now) > before / 10
+}
 
 /// Whether a forecast says so much else than before that a job that waits is told: each end of an array's jobs moves those of
 /// all others a little.
 #[must_use]
 pub fn is_news(before: Option<&RunTime>, now: &RunTime) -> bool {
     let Some(before) = before else { return true };
-    let moved = |before: u64, now: u64| before.abs_diff(now) > before / 10;
     (before.basis, before.counted) != (now.basis, now.counted)
         || now.runs >= before.runs.saturating_mul(2)
-        || moved(before.low_s, now.low_s)
-        || moved(before.median_s, now.median_s)
-        || moved(before.high_s, now.high_s)
+        || has_moved(before.low_s, now.low_s)
+        || has_moved(before.median_s, now.median_s)
+        || has_moved(before.high_s, now.high_s)
 }
 
 /// Whether so little is known of a job's run time that an end of any job may tell more: nothing, or what a few runs of other

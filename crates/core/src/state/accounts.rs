@@ -457,7 +457,7 @@ impl State {
     }
 
     /// Until when a job on a GPU goes at full speed: to the end of its start-up there, or until the first of its neighbours has started, since
-    /// one that loads costs nobody anything. The neighbours are those that it has now.
+    /// a job that loads slows none down. Its present neighbours count.
     fn full_until(&self, job: &Job, tenant: &Tenant) -> Millis {
         let gpus = job.placement().into_iter().flat_map(|placed| &placed.gpus);
         let there = gpus.filter_map(|gpu| self.gpu(*gpu)).flat_map(|gpu| &gpu.tenants);

@@ -11,6 +11,7 @@ use carma_core::units::MiB;
 use carma_core::windows::{Summary, WindowSummary};
 use carma_interference::group::{Group, Member, Mode};
 use carma_interference::online::Observed;
+use carma_run_time::news::MOST_COUNTS;
 
 const GPU: &str = "NVIDIA H200";
 
@@ -726,7 +727,7 @@ fn a_speed_that_is_not_the_present_one_is_not_shown() {
     serve(&mut bars);
     let alone = shown(&bars).unwrap();
     assert!(about(alone.per_s, 10.0) && about(alone.latency_p99_ms, 8.0), "{alone:?}");
-    // Beside a stranger it counts, at a speed that nobody knows.
+    // Beside a stranger it counts, at an unknown speed.
     bars.host.strangers = true;
     serve(&mut bars);
     let beside = shown(&bars).unwrap();

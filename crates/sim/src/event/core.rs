@@ -769,7 +769,6 @@ mod tests {
         let jobs = vec![job(&task, 0, 20_000), job(&task, 10, 300)];
         let workload = Workload { users: vec!["u".into()], jobs, ..Workload::default() };
         let cluster = Cluster::parse("1xA100-40GB", &GpuTypes::built_in()).unwrap();
-        // Without predictions nothing is counted: nobody asks.
         let policy = Policy { order: Order::FirstFit, ..presets::by_name("adaptive").unwrap() };
         for (run_times, counts) in [(RunTimesKnown::Counted, true), (RunTimesKnown::Learned, false)] {
             let mut setup = Setup::new(policy.clone(), SharingMode::Exclusive, None, 1);

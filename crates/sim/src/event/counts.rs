@@ -6,13 +6,8 @@ use carma_core::input::Input;
 use carma_core::model::JobId;
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
+use carma_run_time::news::{is_count_news, is_run_news};
 use std::collections::BTreeMap;
-
-/// The daemon's: a count is told at first, the second and the third time when so much more is done and so much time has passed, then with
-/// each of the larger steps.
-const FIRST_STEPS: [f64; 2] = [0.0005, 0.005];
-const COUNTED: Millis = Millis::secs(30);
-const STEP: f64 = 0.05;
 
 /// What was told of the jobs that run.
 #[derive(Debug, Default)]
@@ -26,8 +21,8 @@ pub(super) struct Counts {
 struct Told {
     attempt: u32,
     first: Millis,
-    share: f64,
-    times: u32,
+    /// The last share, and how often one was told.
+    last: Option<(f64, u32)>,
 }
 
 impl Counts {
@@ -41,14 +36,13 @@ impl Counts {
             let id = job.spec.id;
             let Some(attempt) = job.placement().map(|placement| placement.attempt) else { continue };
             let Some(share) = world.done(now.0, index(id)) else { continue };
-            let told = self.told.entry(id).or_insert(Told { attempt, first: now, share, times: 0 });
+            let new = Told { attempt, first: now, last: None };
+            let told = self.told.entry(id).or_insert(new);
             if told.attempt != attempt {
-                *told = Told { attempt, first: now, share, times: 0 };
+                *told = new;
             }
-            let early = told.times.checked_sub(1).and_then(|at| FIRST_STEPS.get(at as usize));
-            let step = early.filter(|_| now.since(told.first) >= COUNTED).unwrap_or(&STEP);
-            if told.times == 0 || share - told.share >= *step {
-                (told.share, told.times) = (share, told.times + 1);
+            if is_count_news(told.last, share, now.since(told.first).0 as f64 / 1000.0) {
+                told.last = Some((share, told.last.map_or(1, |(_, times)| times + 1)));
                 let share = Fraction::from_f64(share).unwrap_or(Fraction::ONE);
                 news.push(Input::Counted { job: id, attempt, share });
             }
@@ -59,8 +53,7 @@ impl Counts {
     /// Whether those that wait are to hear how long a job takes by its count: it says more than a tenth else than when they heard last.
     pub(super) fn teaches(&mut self, job: JobId, run: Option<Millis>) -> bool {
         let Some(run) = run else { return false };
-        let told = self.runs.get(&job);
-        let is_news = told.is_none_or(|told| told.0.abs_diff(run.0) > told.0 / 10);
+        let is_news = is_run_news(self.runs.get(&job).copied(), run);
         if is_news {
             self.runs.insert(job, run);
         }
