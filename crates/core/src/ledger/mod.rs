@@ -31,6 +31,9 @@ pub struct Suspect {
     pub at: Millis,
 }
 
+/// What is on a GPU besides our jobs for no longer than this passes: a short test by hand, a process that is slow to die.
+const PASSES: Millis = Millis::secs(60);
+
 /// One GPU: what it is, who has it, how it was last seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
@@ -57,6 +60,9 @@ pub struct Gpu {
     /// When processes that are not ours were last seen beside tenants.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub foreign_at: Option<Millis>,
+    /// Since when every look has found something on it that is not ours to end, or could not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub taken_since: Option<Millis>,
     /// When a tenant last came or went.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub changed: Option<Millis>,
@@ -79,6 +85,7 @@ impl Gpu {
             faults: BTreeMap::new(),
             suspects: Vec::new(),
             foreign_at: None,
+            taken_since: None,
             changed: None,
             outdated: false,
         }
@@ -134,11 +141,26 @@ impl Gpu {
     /// process of a job that is over lingers.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.tenants.is_empty()
-            && self
-                .seen
-                .as_ref()
-                .is_some_and(|s| s.processes_known && s.foreign.is_empty() && s.jobs.is_empty())
+        self.tenants.is_empty() && self.seen.as_ref().is_some_and(|seen| !self.has_others(seen))
+    }
+
+    /// Whether a look finds what does not leave with our jobs: processes that are not ours, or of a job that is over, or it cannot tell.
+    fn has_others(&self, seen: &Observation) -> bool {
+        let lingers = |(job, _): &(JobId, Option<MiB>)| self.tenant(*job).is_none();
+        !seen.processes_known || !seen.foreign.is_empty() || seen.jobs.iter().any(lingers)
+    }
+
+    /// Until when what is on it besides our jobs may be gone at any time; past that it may stay for ever. `None`: there is nothing.
+    #[must_use]
+    pub fn passes_until(&self) -> Option<Millis> {
+        self.taken_since.map(|since| since + PASSES)
+    }
+
+    /// Memory that a job finds here once our jobs have left, if what else is here stays.
+    pub(crate) fn free_without_jobs(&self, reserve: MiB) -> MiB {
+        // Where processes cannot be told, what is in use may all be our jobs'.
+        let tells = self.tenants.is_empty() || self.seen.as_ref().is_some_and(|seen| seen.processes_known);
+        self.info.memory - if tells { self.foreign_memory() } else { MiB::ZERO } - reserve
     }
 
     /// Whether the ledger allows one more tenant: no job wants to be alone, and the reservations stay
@@ -226,6 +248,8 @@ impl Gpu {
             tenant.alone = Some(tenant.alone.unwrap_or_default().with(Alone::look(&seen.window)));
         }
         self.recent.take(&seen, now);
+        let is_taken = seen.health == Health::Ok && self.has_others(&seen);
+        self.taken_since = is_taken.then(|| self.taken_since.unwrap_or(now));
         self.seen = Some(seen);
     }
 

@@ -14,6 +14,7 @@ use super::want::Want;
 use super::{Detail, Plan};
 use crate::explain::Reason;
 use crate::input::Action;
+use crate::ledger::Gpu;
 use crate::model::{Estimator, Job, JobId, Placement, QueueKey};
 use crate::slowdown::ASKED;
 use crate::state::{Blinds, Startup, State};
@@ -359,8 +360,14 @@ impl<'a, 'p> Walk<'a, 'p> {
     }
 }
 
-/// A tenant that shows no activity keeps its GPU closed to jobs that wait, until patience ends.
+/// A tenant that shows no activity keeps its GPU closed to jobs that wait, until patience ends; and what is not ours is given time to leave.
 fn wake_when_patience_ends(state: &State, now: Millis, plan: &mut Plan) {
+    let policy = &state.options().policy;
+    // Only there one job is in the way of others.
+    if policy.line.is_by_length() || policy.backfill.is_some() {
+        let passes = state.gpus().iter().filter_map(Gpu::passes_until).filter(|until| *until > now);
+        passes.for_each(|until| plan.wake_at(until));
+    }
     let patience = state.options().startup_patience;
     for tenant in state.gpus().iter().flat_map(|gpu| &gpu.tenants) {
         let ends = tenant.placed + patience;

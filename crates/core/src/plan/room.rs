@@ -79,7 +79,7 @@ pub(super) fn is_entitled(state: &State, job: &Job, want: &Want) -> bool {
 pub(super) fn make(state: &State, job: &Job, want: &Want, slots: &Slots<'_>, plan: &mut Plan) -> bool {
     let wanted = want.gpus as usize;
     let usable =
-        |slot: &&Slot<'_>| !slot.closed && want.suits(&slot.gpu.info) && slot.held_from(want).is_none();
+        |slot: &&Slot<'_>| !slot.closed && slot.does_once_empty(want) && slot.held_from(want).is_none();
     let mut left: Vec<Millis> = slots.slots.iter().filter(usable).map(Slot::likely_left).collect();
     left.sort_unstable();
     // Without room, so long until the last of its GPUs is free.

@@ -435,15 +435,15 @@ impl<'a> Slots<'a> {
     /// for no other, those whose last job has the least to do. As no job comes to these, less and less is left
     /// there, and a later plan keeps another GPU in place of one of them only if less is left on that. Jobs that
     /// have taken longer than expected count as if nothing were left; of these GPUs, those whose last job came first
-    /// are kept. Nothing is kept for a job where too few GPUs are in use for it: it may wait for days. Returns
-    /// whether more is kept than before.
+    /// are kept. Nothing is kept for a job where too few GPUs are in use for it, or would do once our jobs have left: it may wait for
+    /// days. Returns whether more is kept than before.
     pub(super) fn hold(&mut self, want: &Want) -> bool {
         if !self.can_ever_fit(want) {
             return false;
         }
         let has = self.slots.iter().filter(|slot| slot.held() == Some(want.job)).count();
         let could =
-            |slot: &&mut Slot<'_>| !slot.closed && slot.held().is_none() && want.suits(&slot.gpu.info);
+            |slot: &&mut Slot<'_>| !slot.closed && slot.held().is_none() && slot.does_once_empty(want);
         let mut slots: Vec<&mut Slot<'_>> = self.slots.iter_mut().filter(could).collect();
         slots.sort_by_cached_key(|slot| {
             let last_came = slot.gpu.tenants.iter().map(|t| t.placed).max();
@@ -474,13 +474,13 @@ impl<'a> Slots<'a> {
         kept.map(|slot| slot.lend(until, waits)).count() > 0
     }
 
-    /// Whether the job could ever be placed on the GPUs that are in use now.
+    /// Whether the job could ever be placed on the GPUs that are in use now, as far as it takes no more than our jobs' ends.
     pub(super) fn can_ever_fit(&self, want: &Want) -> bool {
         let out_of_use = |slot: &Slot<'_>| {
             let why = closed(slot.gpu, self.options, self.now);
             why.is_some_and(|why| why.of_the_gpu() == Some(OfTheGpu::OutOfUse))
         };
-        let could = |slot: &&Slot<'_>| want.suits(&slot.gpu.info) && !(slot.closed && out_of_use(slot));
+        let could = |slot: &&Slot<'_>| slot.does_once_empty(want) && !(slot.closed && out_of_use(slot));
         self.slots.iter().filter(could).count() >= want.gpus as usize
     }
 }

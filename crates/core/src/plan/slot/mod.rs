@@ -200,6 +200,25 @@ impl<'a> Slot<'a> {
         self.starting_unknown.map(|(job, active_for)| Bar::Starting(job, active_for))
     }
 
+    /// Whether it would do for a job once our jobs have left it. What else is here, and has been for long, may stay for ever.
+    pub(super) fn does_once_empty(&self, want: &Want) -> bool {
+        if !want.suits(&self.gpu.info) {
+            return false;
+        }
+        if !self.is_taken() {
+            return true;
+        }
+        // What strangers do to a job with a limit of slowdown is not predicted.
+        let barred = want.idle_only || (want.limited && !self.gpu.foreign().is_empty());
+        let free = self.gpu.free_without_jobs(self.state.options().policy.reserve);
+        !barred && self.need_of(want).is_none_or(|need| free >= need.max(MiB(1)))
+    }
+
+    /// Whether something is here, and has been for long, that does not leave with our jobs.
+    fn is_taken(&self) -> bool {
+        self.gpu.passes_until().is_some_and(|until| until <= self.now)
+    }
+
     /// Whether no other job has it for itself.
     pub(super) fn is_open_to(&self, want: &Want) -> bool {
         !self.closed
@@ -290,8 +309,11 @@ impl<'a> Slot<'a> {
         self.beside.as_ref().map_or(Millis::ZERO, |beside| beside.left(rule))
     }
 
-    /// Time until no job is here, as far as is known; zero where predictions do not count.
+    /// Time until nobody is here, as far as is known: without end where what is here is not ours. Zero where predictions do not count.
     pub(super) fn idle_in(&self) -> Millis {
+        if self.is_taken() {
+            return Millis(u64::MAX);
+        }
         self.beside.as_ref().map_or(Millis::ZERO, Beside::idle_in)
     }
 
