@@ -74,9 +74,22 @@ pub(crate) fn may_be_narrowed(state: &State, job: &Job) -> bool {
 /// Most classes of pending jobs that predictions are asked for. Plans search for no more of them in vain ([`crate::plan`]): without a
 /// prediction a job is not placed beside others.
 pub(crate) const ASKED: usize = 12;
+/// Of each user who waits no fewer than these, up to as many again in all: else who has many different jobs before them would keep the others
+/// out for as long as those wait.
+pub(crate) const LEAST_OF_A_USER: usize = 2;
+/// GPUs of a server, at most. On more each search costs more, and users are many.
+const OF_A_SERVER: usize = 64;
+
+/// [`ASKED`], and for users who have had less than [`LEAST_OF_A_USER`] so many in all.
+pub(crate) fn most_asked(state: &State) -> usize {
+    if state.gpus().len() <= OF_A_SERVER { 2 * ASKED } else { ASKED }
+}
+
 /// Kinds of jobs that are looked at for that, and jobs that are passed over, as they are like others or may not start now.
 const LOOKED_AT: usize = 4096;
 const PASSED: usize = 8 * LOOKED_AT;
+/// Others of a user who has had enough that are passed over for the next user's.
+const PASSED_BY: usize = 1024;
 /// Questions at a time. Of fewer, and without limits of slowdown, there are no others once these are answered.
 pub const MOST_QUESTIONS: usize = 256;
 /// Companies that are asked about, those of the fewest jobs first: on many GPUs a job finds a place among them.
@@ -167,7 +180,7 @@ pub fn questions(state: &State) -> Vec<Question> {
             }
         }
         asking += usize::from(of_job || asked.len() > before);
-        if asking == ASKED {
+        if asking == ASKED && !by_policy {
             break;
         }
     }
@@ -234,6 +247,7 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
     let blinds = Blinds::of(state);
     let any_turns = state.gpus().iter().any(|gpu| gpu.present && gpu.info.no_mps.is_some());
     let (mut kinds, mut known) = (BTreeSet::new(), BTreeMap::new());
+    let (mut of_users, mut served, mut passed) = (BTreeMap::new(), 0, 0);
     let mut candidates = Vec::new();
     for (at, job) in returning.chain(line).enumerate() {
         // Those behind are like one before.
@@ -268,13 +282,24 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
             candidate.needs = candidate.needs.min(needs);
             continue;
         }
+        let of_user: &mut usize = of_users.entry(job.spec.user.uid).or_default();
+        if by_policy && candidates.len() >= ASKED && *of_user >= LEAST_OF_A_USER {
+            passed += 1;
+            if passed == PASSED_BY {
+                break;
+            }
+            continue;
+        }
+        *of_user += 1;
+        served += usize::from(*of_user == LEAST_OF_A_USER);
         known.insert(key, candidates.len());
         // One that comes back has started up.
         let starts_up = by_progress && !job.is_off();
         let others_over_by = if starts_up { state.startup(job).others_over_by() } else { Millis::ZERO };
         candidates.push(Candidate { job, class: job.class(), server, limited, needs, others_over_by });
         // Of each of these something is asked.
-        if by_policy && candidates.len() == ASKED {
+        let enough = candidates.len() >= most_asked(state) || served >= queue.users();
+        if by_policy && candidates.len() >= ASKED && enough {
             break;
         }
     }

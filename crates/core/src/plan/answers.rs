@@ -46,14 +46,16 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
     resume::keep(state, now, &mut slots);
     let blinds = Blinds::of(state);
     let id = job.spec.id;
-    // Plans pass over jobs that limits of their users keep out, and keep GPUs for no more jobs than this.
+    // Plans pass over jobs that limits of their users keep out, and search for no more than these.
     let line = || state.queue().line(now).filter(|(key, job)| key.id == id || state.is_free_to_start(job));
-    for (key, before) in line().take(MOST_MISSES) {
+    let mut misses = 0;
+    for (key, before) in line().take(MOST_BEFORE) {
         let want = Want::of(state, before, now, blinds.as_ref());
-        if key.id == id || !want.holds {
+        if key.id == id || !want.holds || misses == MOST_MISSES {
             break;
         }
         if slots.find(&want).is_err() {
+            misses += usize::from(!slots.is_cheap(&want));
             slots.hold(&want);
         }
     }

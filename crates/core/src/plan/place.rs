@@ -16,10 +16,11 @@ use crate::explain::Reason;
 use crate::input::Action;
 use crate::ledger::Gpu;
 use crate::model::{Estimator, Job, JobId, Placement, QueueKey};
-use crate::slowdown::ASKED;
+use crate::progress::Class;
+use crate::slowdown::{ASKED, LEAST_OF_A_USER, most_asked};
 use crate::state::{Blinds, Startup, State};
-use crate::units::Millis;
-use std::collections::{BTreeSet, VecDeque};
+use crate::units::{MiB, Millis};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Jobs prefetched at a time.
 const AHEAD: usize = 32;
@@ -27,13 +28,23 @@ const AHEAD: usize = 32;
 /// A queue of no more jobs than this stays in the cache: prefetching would only cost.
 const CACHED: usize = 4096;
 
-/// Where jobs go by length, kinds of jobs that are searched for in vain before the others have to wait for the next
+/// Where jobs go by length, kinds of jobs that have room, and are searched for in vain before the others have to wait for the next
 /// plan, but for idle GPUs: a long queue of jobs that all differ would else be searched from end to end, and no predictions are asked for further ones. At 24
 /// kinds in place of 12 a simulation of Philly takes 1.5 times as long, with the same completion times (docs/research/tried.md).
 pub(super) const MOST_MISSES: usize = ASKED;
 
 /// Jobs behind these that are looked at for the sake of idle GPUs that none before them can use.
 const MOST_FOR_IDLE: usize = 1024;
+
+/// Where jobs go by length, jobs that have no room and are looked at in one plan for all that, on few GPUs: they share the answer, and a job
+/// costs about two microseconds. Each user who waits has an equal part of them.
+const MOST_FULL: usize = 512;
+
+/// GPUs that are looked at for them, about.
+const MOST_LOOKS: usize = 65_536;
+
+/// Jobs that are passed over for those of other users.
+const MOST_PASSED: usize = 16_384;
 
 /// A plan for the sake of a job that will be over before another works is made no sooner than that.
 const SOON: Millis = Millis(1000);
@@ -83,6 +94,16 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
     }
 }
 
+/// What was searched for in vain for a user.
+#[derive(Default)]
+struct Had {
+    /// Kinds of jobs that have room.
+    misses: usize,
+    /// Jobs that have none, those that are like the one before not counted.
+    full: usize,
+    like: Option<(Class, Option<MiB>)>,
+}
+
 /// The walk along the queue, and what of the jobs so far counts for those behind them.
 struct Walk<'a, 'p> {
     state: &'a State,
@@ -110,10 +131,18 @@ struct Walk<'a, 'p> {
     starts: BTreeSet<Startup>,
     /// Kinds of jobs that were searched for in vain.
     misses: usize,
-    /// The last of those, once there are [`MOST_MISSES`].
+    /// What was searched for in vain for each user.
+    had: BTreeMap<u32, Had>,
+    /// The last job that was searched for.
     last: Option<JobId>,
-    /// Jobs behind that one that may still be looked at.
+    /// For no user more is searched for than idle GPUs.
+    all_served: bool,
+    /// Idle GPUs are left.
+    has_idle: bool,
+    /// Jobs that may still be looked at for those.
     for_idle: usize,
+    /// Jobs that may still be passed over.
+    may_pass: usize,
 }
 
 impl<'a, 'p> Walk<'a, 'p> {
@@ -142,8 +171,12 @@ impl<'a, 'p> Walk<'a, 'p> {
             left_waiting: false,
             starts: BTreeSet::new(),
             misses: 0,
+            had: BTreeMap::new(),
             last: None,
+            all_served: false,
+            has_idle: true,
             for_idle: MOST_FOR_IDLE,
+            may_pass: MOST_PASSED,
         }
     }
 
@@ -168,6 +201,11 @@ impl<'a, 'p> Walk<'a, 'p> {
 
     /// Places a job, or says why it waits.
     fn look_at(&mut self, key: &QueueKey, job: &'a Job) {
+        let for_idle = self.last.filter(|_| self.is_served(job));
+        if let Some(last) = for_idle.filter(|_| !self.has_idle) {
+            self.pass_over(job, last);
+            return;
+        }
         if self.is_kept_back(key, job) {
             return;
         }
@@ -179,7 +217,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         want.particular |= self.beneficiaries.contains(&key.id);
         if let Some(placement) = self.places.place_idle(job, &want) {
             self.launch(job, placement);
-        } else if let Some(last) = self.last {
+        } else if let Some(last) = for_idle {
             self.look_for_idle(job, &want, last);
         } else {
             self.search_for(key, job, want);
@@ -208,7 +246,16 @@ impl<'a, 'p> Walk<'a, 'p> {
         is_barred
     }
 
-    /// Places a job on idle GPUs if it may have those: as many others as may be were searched for in vain, the last of them `last`.
+    /// Leaves a job for the next plan: as much as may be was searched for in vain for its user, and `last` of all.
+    fn pass_over(&mut self, job: &Job, last: JobId) {
+        self.waits(job.spec.id, |_| Reason::Later { last });
+        self.may_pass -= 1;
+        if self.may_pass == 0 {
+            self.barrier = Some(Reason::Later { last });
+        }
+    }
+
+    /// Places a job on idle GPUs if it may have those: as much as may be was searched for in vain for its user, and `last` of all.
     fn look_for_idle(&mut self, job: &Job, want: &Want, last: JobId) {
         self.for_idle -= 1;
         let slots = self.places.slots();
@@ -219,9 +266,8 @@ impl<'a, 'p> Walk<'a, 'p> {
         } else {
             self.waits(job.spec.id, |_| Reason::Later { last });
         }
-        if self.for_idle == 0 || !self.places.slots().has_idle() {
-            self.barrier = Some(Reason::Later { last });
-        }
+        self.has_idle = self.for_idle > 0 && self.places.slots().has_idle();
+        self.stop_if_in_vain(last);
     }
 
     /// Places a job on the GPUs that do for it and are the best of those, with fewer threads if need be.
@@ -234,11 +280,12 @@ impl<'a, 'p> Walk<'a, 'p> {
         }
         let kind = self.failed.kind(slots.kind(&want));
         let limited = slots.limited;
-        let mut found = self.search(kind, &want).map(|found| (want, found));
+        let uid = job.spec.user.uid;
+        let mut found = self.search(kind, &want, uid).map(|found| (want, found));
         if found.is_none() && limited {
             found = want.narrower().find_map(|want| {
                 let kind = self.failed.kind(self.places.slots().kind(&want));
-                Some((want, self.search(kind, &want)?))
+                Some((want, self.search(kind, &want, uid)?))
             });
         }
         match found {
@@ -251,7 +298,7 @@ impl<'a, 'p> Walk<'a, 'p> {
     }
 
     /// GPUs for a job of this kind, if it is not known that there are none.
-    fn search(&mut self, kind: usize, want: &Want) -> Option<Found> {
+    fn search(&mut self, kind: usize, want: &Want, uid: u32) -> Option<Found> {
         if self.failed.knows(kind, want) {
             return None;
         }
@@ -259,8 +306,11 @@ impl<'a, 'p> Walk<'a, 'p> {
         let found = slots.find(want);
         if let Err(room) = &found {
             self.failed.learn(kind, want, *room);
-            // Those of unknown memory that fit nowhere keep none out that does, unless each has to be searched for by itself.
-            self.misses += usize::from(!want.narrowed && (want.particular || !slots.is_full_for(want)));
+            // Those that fit nowhere keep none out that does.
+            if !want.narrowed && !slots.is_cheap(want) {
+                self.misses += 1;
+                self.had.entry(uid).or_default().misses += 1;
+            }
         }
         found.ok()
     }
@@ -281,7 +331,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         }
         self.waits(key.id, |walk| walk.failed.reason(walk.places.slots(), kind, want));
         self.keep_gpus(job, want);
-        self.count_misses(key.id);
+        self.count_in_vain(job, want);
     }
 
     /// Whether a job that waits may not be overtaken.
@@ -319,14 +369,40 @@ impl<'a, 'p> Walk<'a, 'p> {
     }
 
     /// Where jobs go by length, so many are searched for in vain in one plan, and then only idle GPUs are given away.
-    fn count_misses(&mut self, id: JobId) {
-        if !self.state.options().policy.line.is_by_length() || self.misses < MOST_MISSES {
+    fn count_in_vain(&mut self, job: &Job, want: &Want) {
+        if !self.state.options().policy.line.is_by_length() {
             return;
         }
-        self.last = Some(id);
+        let slots = self.places.slots();
+        if slots.is_cheap(want) {
+            let had = self.had.entry(job.spec.user.uid).or_default();
+            let like = Some((want.class, want.need));
+            had.full += usize::from(had.like != like);
+            had.like = like;
+        }
+        self.has_idle = self.for_idle > 0 && slots.has_idle();
+        self.last = Some(job.spec.id);
+        let served = self.had.values().filter(|had| self.has_enough(had)).count();
+        self.all_served = self.misses >= most_asked(self.state) || served >= self.state.queue().users();
+        self.stop_if_in_vain(job.spec.id);
+    }
+
+    /// Whether as much as may be was searched for in vain for the user of a job.
+    fn is_served(&self, job: &Job) -> bool {
+        self.all_served || self.had.get(&job.spec.user.uid).is_some_and(|had| self.has_enough(had))
+    }
+
+    fn has_enough(&self, had: &Had) -> bool {
+        let most_full = (MOST_LOOKS / self.state.gpus().len().max(1)).clamp(MOST_MISSES, MOST_FULL);
+        let least = if self.misses >= MOST_MISSES { LEAST_OF_A_USER } else { MOST_MISSES };
+        had.misses >= least || had.full >= most_full / self.state.queue().users().max(1) + 1
+    }
+
+    /// Nothing is looked for any more once all users have had enough, and no idle GPU is left for another.
+    fn stop_if_in_vain(&mut self, last: JobId) {
         // One that awaits a prediction may take an idle GPU in the next plan, and goes before those behind it.
-        if self.awaited || !self.places.slots().has_idle() {
-            self.barrier = Some(Reason::Later { last: id });
+        if self.all_served && (self.awaited || !self.has_idle) {
+            self.barrier = Some(Reason::Later { last });
         }
     }
 

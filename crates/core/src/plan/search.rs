@@ -46,16 +46,18 @@ pub(super) struct Slots<'a> {
     empty: OnceCell<Vec<(Millis, usize)>>,
     /// Jobs that GPUs are kept for.
     kept: BTreeSet<JobId>,
-    /// Answers of [`Self::is_full_for`] since a GPU was last given away, kept or lent.
-    full: RefCell<BTreeMap<FullFor, bool>>,
+    /// What [`Self::with_room`] goes by, since a GPU was last given away, kept or lent.
+    open: RefCell<BTreeMap<OpenTo, Vec<MiB>>>,
 }
 
-/// All that [`Slots::is_full_for`] depends on.
+/// All that it depends on which GPUs are open to a job, besides the memory that one of known need must find free.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct FullFor {
-    blind: Blind,
+struct OpenTo {
+    blind: Option<Blind>,
     sharing: SharingMode,
-    least_capacity: MiB,
+    /// Of a program that takes a share of its GPU.
+    share: Option<JobId>,
+    size: usize,
     several: bool,
     /// What counts where GPUs that are kept are lent: how long it takes, its floor, its class, its server.
     lent: Option<(Option<Millis>, Option<Fraction>, Class, u32)>,
@@ -101,7 +103,7 @@ impl<'a> Slots<'a> {
             any_lent: false,
             empty: OnceCell::new(),
             kept: BTreeSet::new(),
-            full: RefCell::default(),
+            open: RefCell::default(),
         }
     }
 
@@ -129,17 +131,22 @@ impl<'a> Slots<'a> {
         Some((job.queued + Progress::patience(run), floor))
     }
 
+    /// The smallest size of GPUs that are large enough for a job: stands for all needs between two sizes.
+    fn size_for(&self, want: &Want) -> usize {
+        self.sizes.partition_point(|size| *size < want.least_capacity)
+    }
+
     pub(super) fn kind(&self, want: &Want) -> WantKind {
-        let at = self.sizes.partition_point(|size| *size < want.least_capacity);
         let by_class = self.limited || self.options.policy.goes_by_predictions();
-        let class = (by_class && !self.is_full_for(want)).then_some(want.class);
+        // What is idle, and what is full, answers all alike.
+        let class = (by_class && !want.idle_only && !self.is_full_for(want)).then_some(want.class);
         let by_server =
             self.cooling.contains(&want.server) || (class.is_some() && self.servers.contains(&want.server));
         WantKind {
             idle_only: want.idle_only,
             sharing: want.sharing,
             forecast: matches!(want.reservation, Reservation::Memory(_)),
-            size: self.sizes.get(at).copied().unwrap_or(MiB(u64::MAX)),
+            size: self.sizes.get(self.size_for(want)).copied().unwrap_or(MiB(u64::MAX)),
             several: want.gpus > 1 && self.any_slice,
             load: want.load,
             class,
@@ -154,21 +161,38 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Whether no GPU has room for a job of unknown memory, whatever its class: one search then stands for many such jobs.
-    /// Asked of each job in the queue.
+    /// Whether no GPU has room for a job, whatever its class: one search then stands for many such jobs. Asked of each job in the queue.
     pub(super) fn is_full_for(&self, want: &Want) -> bool {
-        let Some(blind) = want.blind else { return false };
-        let is_full =
-            || !self.slots.iter().any(|slot| slot.is_open_to(want) && slot.free >= slot.need_of(want));
-        let key = FullFor {
-            blind,
+        self.with_room(want) == 0
+    }
+
+    /// Whether a search in vain for a job has cost next to nothing: it wants idle GPUs, or too few have room for it.
+    pub(super) fn is_cheap(&self, want: &Want) -> bool {
+        want.idle_only || self.with_room(want) < want.gpus as usize
+    }
+
+    /// GPUs that no other job has for itself and that have room for a job.
+    fn with_room(&self, want: &Want) -> usize {
+        let key = OpenTo {
+            blind: want.blind,
             sharing: want.sharing,
-            least_capacity: want.least_capacity,
+            share: want.share.map(|_| want.job),
+            size: self.size_for(want),
             several: want.gpus > 1,
             lent: self.any_lent.then_some((want.takes, want.floor, want.class, want.server)),
             job: self.kept.contains(&want.job).then_some(want.job),
         };
-        *self.full.borrow_mut().entry(key).or_insert_with(is_full)
+        // What it needs is the same everywhere, or what the key says.
+        let everywhere = want.need.filter(|_| want.blind.is_none() && want.share.is_none());
+        let mut open = self.open.borrow_mut();
+        let free = open.entry(key).or_insert_with(|| {
+            let open = self.slots.iter().filter(|slot| slot.is_open_to(want));
+            let open = open.filter(|slot| everywhere.is_some() || slot.has_room(want));
+            let mut free: Vec<MiB> = open.map(|slot| slot.free.unwrap_or_default()).collect();
+            free.sort_unstable();
+            free
+        });
+        free.len() - everywhere.map_or(0, |need| free.partition_point(|free| *free < need.max(MiB(1))))
     }
 
     /// GPUs for a job, if there are enough. Else the largest need with which a job of this kind, asking for as many GPUs, might
@@ -419,14 +443,14 @@ impl<'a> Slots<'a> {
 
     /// Gives a job one GPU.
     pub(super) fn take(&mut self, at: usize, job: JobId, want: &Want, part: Option<MiB>) {
-        self.full.get_mut().clear();
+        self.open.get_mut().clear();
         self.slots[at].take(job, want, part);
         self.servers.extend(self.slots[at].server());
     }
 
     /// Keeps a GPU for a job, unless it is kept for another.
     pub(super) fn hold_for(&mut self, gpu: GpuId, job: JobId) {
-        self.full.get_mut().clear();
+        self.open.get_mut().clear();
         self.kept.insert(job);
         self.slots.iter_mut().filter(|slot| slot.id == gpu).for_each(|slot| slot.hold_for(job));
     }
@@ -452,8 +476,10 @@ impl<'a> Slots<'a> {
         });
         let kept = slots.iter_mut().take((want.gpus as usize).saturating_sub(has));
         let more = kept.map(|slot| slot.hold_for(want.job)).count() > 0;
-        self.kept.insert(want.job);
-        self.full.get_mut().clear();
+        if more {
+            self.kept.insert(want.job);
+            self.open.get_mut().clear();
+        }
         more
     }
 
@@ -467,7 +493,7 @@ impl<'a> Slots<'a> {
         let until = until.filter(|_| times.len() == want.gpus as usize);
         let Some(until) = until.filter(|until| *until > Millis::ZERO) else { return false };
         self.any_lent = true;
-        self.full.get_mut().clear();
+        self.open.get_mut().clear();
         let kept = self.slots.iter_mut().filter(|slot| slot.held() == Some(want.job) && !slot.is_lent());
         // It can begin once the last of them does for it.
         let waits = times.into_iter().map(|(_, waits)| waits).max().unwrap_or_default();

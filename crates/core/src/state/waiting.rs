@@ -162,6 +162,11 @@ impl<'a> Queue<'a> {
         self.waiting.len == 0
     }
 
+    /// Number of users whose jobs wait, where each has a line.
+    pub(crate) fn users(self) -> usize {
+        self.waiting.lines.len()
+    }
+
     /// Whether one of them has a limit of slowdown of its own.
     pub(crate) const fn any_limited(self) -> bool {
         self.waiting.limited > 0
