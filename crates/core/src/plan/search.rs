@@ -10,6 +10,7 @@ use crate::ledger::Reservation;
 use crate::model::{GpuId, Job, JobId, Placement, SharingMode};
 use crate::policy::{NeedSource, Options, Order, Progress};
 use crate::slowdown::{Class, limit, parted_from};
+use crate::spec::BRIEF_UNKNOWN_S;
 use crate::state::{Blind, Startup, State};
 use crate::units::{Fraction, MiB, Millis};
 use std::cell::{OnceCell, RefCell};
@@ -126,7 +127,9 @@ impl<'a> Slots<'a> {
     /// The lower floor of progress that is asked of a job that has waited long for its run and would go on waiting, and from when on.
     pub(super) fn lower_floor(&self, job: &Job, want: &Want) -> Option<(Millis, Fraction)> {
         let rule = self.options.policy.progress.filter(|_| !want.alone)?;
-        let run = Millis::secs(job.spec.run_s());
+        // Of one of which nothing is known that may be much less than it is taken to run, and its first run tells.
+        let run = if job.spec.is_run_known() { job.spec.run_s() } else { BRIEF_UNKNOWN_S };
+        let run = Millis::secs(run);
         let floor = rule.after_waiting(run, self.idle_in(want)?)?;
         Some((job.queued + Progress::patience(run), floor))
     }
@@ -152,6 +155,7 @@ impl<'a> Slots<'a> {
             class,
             narrowed: want.narrowed,
             floor: class.and(want.floor),
+            is_tried: class.is_some() && want.is_tried,
             server: by_server.then_some(want.server),
             overdue: want.overdue,
             start: class.map_or_else(Startup::default, |_| want.start),

@@ -51,6 +51,8 @@ pub(super) struct Want {
     pub(super) narrowed: bool,
     /// The floor of progress that is asked of it for its own sake, where that is below the policy's.
     pub(super) floor: Option<Fraction>,
+    /// It has waited for long, and nothing is known of how long it runs: it is tried, so that something is.
+    pub(super) is_tried: bool,
     /// Nothing is known of its memory, and the policy gives it a part of what is free.
     pub(super) blind: Option<Blind>,
     /// A job before it of which no more is known waits for room, and what of this one is known does not count: what it would get by that.
@@ -82,6 +84,8 @@ pub(super) struct WantKind {
     pub(super) narrowed: bool,
     /// [`Want::floor`], where predictions count.
     pub(super) floor: Option<Fraction>,
+    /// [`Want::is_tried`], where predictions count.
+    pub(super) is_tried: bool,
     /// Its MPS server, where predictions count and some GPU has jobs of that server, or takes none of its clients after a fault.
     pub(super) server: Option<u32>,
     pub(super) overdue: bool,
@@ -153,6 +157,7 @@ impl Want {
             may_be_narrowed: slowdown::may_be_narrowed(state, job),
             narrowed: false,
             floor: None,
+            is_tried: false,
             blind,
             behind: None,
             overdue,
@@ -174,7 +179,7 @@ impl Want {
     pub(super) fn after_waiting(self, job: &Job, floor: Fraction) -> Self {
         let expected = rounded_up(Millis::secs(job.spec.run_s()));
         let takes = Some(self.takes.map_or(expected, |most| most.min(expected)));
-        Self { floor: Some(floor), takes, ..self }
+        Self { floor: Some(floor), takes, is_tried: !job.spec.is_run_known(), ..self }
     }
 
     /// How long it runs at most, and if nothing is known of that, as long as such a job may run: else nothing would ever be known of it.

@@ -198,7 +198,15 @@ const USUAL_RUN_S: u64 = 3600;
 /// What it is taken to run at most where that is asked. What was tried: docs/research/tried.md.
 pub(crate) const MOST_UNKNOWN_S: u64 = 4 * USUAL_RUN_S;
 
+/// What it is taken to run where it waits for others that keep it off: most jobs are shorter than an hour.
+pub(crate) const BRIEF_UNKNOWN_S: u64 = USUAL_RUN_S / 4;
+
 impl NewJob {
+    /// Whether anything is known of how long it runs.
+    pub(crate) const fn is_run_known(&self) -> bool {
+        self.run_time.is_some() || self.request.time_limit.is_some()
+    }
+
     /// How long it is taken to run alone, seconds, at least one: what earlier runs say, else its time limit, else an hour.
     #[must_use]
     pub fn run_s(&self) -> u64 {

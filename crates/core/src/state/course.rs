@@ -59,6 +59,11 @@ impl Course {
         start + work.at_speed(pace)
     }
 
+    /// Speed over its whole run, over its speed alone, if it keeps this pace from now on.
+    pub(crate) fn whole_run_as_now(self, now: Fraction) -> Fraction {
+        self.whole_run(now, Millis::ZERO, now, (Millis::ZERO, now))
+    }
+
     /// Speed over its whole run, over its speed alone, with a newcomer that works `from` some time on: until then it goes on at the pace
     /// that it has `now`, and at the `joint` one beside the newcomer. `stays`: how long that is there; `after`: the pace
     /// afterwards.
