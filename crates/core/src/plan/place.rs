@@ -395,7 +395,7 @@ impl<'a, 'p> Walk<'a, 'p> {
     fn has_enough(&self, had: &Had) -> bool {
         let most_full = (MOST_LOOKS / self.state.gpus().len().max(1)).clamp(MOST_MISSES, MOST_FULL);
         let least = if self.misses >= MOST_MISSES { LEAST_OF_A_USER } else { MOST_MISSES };
-        had.misses >= least || had.full >= most_full / self.state.queue().users().max(1) + 1
+        had.misses >= least || had.full > most_full / self.state.queue().users().max(1)
     }
 
     /// Nothing is looked for any more once all users have had enough, and no idle GPU is left for another.
