@@ -21,6 +21,7 @@ impl Reason {
                     | Refusal::Pack { .. }
                     | Refusal::Floor { .. }
                     | Refusal::TooSlow { .. }
+                    | Refusal::Unmeasured { .. }
                     | Refusal::WholeRun { .. }
                     | Refusal::Gain { .. }
                     | Refusal::Bad

@@ -144,6 +144,7 @@ impl Refusal {
             | Self::Apart { job: _ }
             | Self::Floor { job: _, expected: _, floor: _ }
             | Self::TooSlow { job: _, measured: _, least: _ }
+            | Self::Unmeasured { job: _ }
             | Self::WholeRun { job: _, whole: _, least: _ }
             | Self::Gain { gain: _, least: _ }
             | Self::Bad

@@ -189,6 +189,11 @@ pub enum Refusal {
         /// What it must be measured to keep.
         least: Fraction,
     },
+    /// A job had to leave since another was too slow: no other joins before those who are left were measured, for two minutes at most.
+    Unmeasured {
+        /// The first of which it is not known.
+        job: JobId,
+    },
     /// A job there would keep less of its speed over its whole run than the policy asks for.
     WholeRun {
         /// Which.
@@ -238,6 +243,7 @@ impl Refusal {
             | Self::Unpredicted { .. }
             | Self::Floor { .. }
             | Self::TooSlow { .. }
+            | Self::Unmeasured { .. }
             | Self::WholeRun { .. }
             | Self::Gain { .. }
             | Self::Bad
@@ -269,6 +275,7 @@ impl Refusal {
             | Self::Apart { .. }
             | Self::Floor { .. }
             | Self::TooSlow { .. }
+            | Self::Unmeasured { .. }
             | Self::WholeRun { .. }
             | Self::Gain { .. }
             | Self::Bad
@@ -396,6 +403,12 @@ impl fmt::Display for Refusal {
             Self::TooSlow { job, measured, least } => {
                 let kept = Below(*measured, *least);
                 write!(f, "job {job} keeps {kept} of its speed, measured, and nobody joins below {least}")
+            }
+            Self::Unmeasured { job } => {
+                write!(
+                    f,
+                    "a job had to leave since another was too slow, and what job {job} keeps of its speed since is not measured yet"
+                )
             }
             Self::WholeRun { job, whole, least } => {
                 let kept = Below(*whole, *least);

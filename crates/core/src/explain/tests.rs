@@ -42,6 +42,7 @@ fn all() -> Vec<Reason> {
         Refusal::Apart { job },
         Refusal::Floor { job, expected: Fraction(1), floor: Fraction(2) },
         Refusal::TooSlow { job, measured: Fraction(1), least: Fraction(2) },
+        Refusal::Unmeasured { job },
         Refusal::WholeRun { job, whole: Fraction(1), least: Fraction(2) },
         Refusal::Gain { gain: Fraction(1), least: Fraction(2) },
         Refusal::Bad,

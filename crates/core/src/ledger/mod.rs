@@ -17,6 +17,10 @@ use crate::units::{MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
+/// After one job was sent away a GPU is closed for so many windows of slowdown at most: two minutes, since a job that tells no steps closes it
+/// for as long (docs/research/tried.md).
+const MOST_WINDOWS: u64 = 8;
+
 /// A job that may have torn down the MPS server of its GPUs: it was held responsible for a fault, or it ran on several GPUs
 /// and did not end well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,6 +73,9 @@ pub struct Gpu {
     /// More was learned since it was predicted what its tenants do beside each other.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub outdated: bool,
+    /// When one of its tenants was last sent away since another fell below the policy's floor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relieved: Option<Millis>,
 }
 
 impl Gpu {
@@ -88,6 +95,7 @@ impl Gpu {
             taken_since: None,
             changed: None,
             outdated: false,
+            relieved: None,
         }
     }
 
@@ -126,6 +134,13 @@ impl Gpu {
     #[must_use]
     pub fn foreign(&self) -> &[Foreign] {
         self.seen.as_ref().map_or(&[], |s| &s.foreign)
+    }
+
+    /// Until when at the latest those who are left after one was sent away are given to show that they are fast enough: some tell nothing.
+    /// `None`: nobody was, or fewer than two are left.
+    pub(crate) fn relieved_until(&self, options: &Options) -> Option<Millis> {
+        let relieved = self.relieved.filter(|_| self.tenants.len() > 1);
+        relieved.map(|at| at + Millis(options.slowdown_window.0.saturating_mul(MOST_WINDOWS)))
     }
 
     /// Why jobs on it have lost it, if they have.

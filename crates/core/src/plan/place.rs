@@ -436,7 +436,8 @@ impl<'a, 'p> Walk<'a, 'p> {
     }
 }
 
-/// A tenant that shows no activity keeps its GPU closed to jobs that wait, until patience ends; and what is not ours is given time to leave.
+/// A tenant that shows no activity keeps its GPU closed to jobs that wait, until patience ends. So do those who are left after an eviction
+/// and tell nothing; and what is not ours is given time to leave.
 fn wake_when_patience_ends(state: &State, now: Millis, plan: &mut Plan) {
     let policy = &state.options().policy;
     // Only there one job is in the way of others.
@@ -445,6 +446,8 @@ fn wake_when_patience_ends(state: &State, now: Millis, plan: &mut Plan) {
         passes.for_each(|until| plan.wake_at(until));
     }
     let patience = state.options().startup_patience;
+    let relieved = state.gpus().iter().filter_map(|gpu| gpu.relieved_until(state.options()));
+    relieved.filter(|until| *until > now).for_each(|until| plan.wake_at(until));
     for tenant in state.gpus().iter().flat_map(|gpu| &gpu.tenants) {
         let ends = tenant.placed + patience;
         if !tenant.settled && tenant.active_since.is_none() && ends > now {

@@ -147,7 +147,8 @@ impl State {
     }
 
     /// Where a job goes because another was slowed down too much by those beside it, those classes are not brought together
-    /// again, if the policy goes by classes. A limit of the other's own says nothing of jobs that come after it.
+    /// again, if the policy goes by classes, and nobody joins those who are left before they were measured. A limit of the other's own says
+    /// nothing of jobs that come after it.
     pub(super) fn remember_company(&mut self, cause: &EndCause) {
         let EndCause::Evicted { job: slowed, apart, .. } = cause else { return };
         if self.options.policy.progress.is_none() {
@@ -158,7 +159,9 @@ impl State {
             if let Some(gpu) = self.gpu(id).filter(|gpu| gpu.tenants.len() > 1) {
                 let company = self.company(id, gpu, sharing);
                 if apart.is_empty() {
-                    self.bad.add(company, self.now);
+                    let now = self.now;
+                    self.bad.add(company, now);
+                    let _ = self.change_gpu(id, |gpu, _| gpu.relieved = Some(now));
                 } else {
                     let of = self.exceeded.entry(*slowed).or_default();
                     of.push(company);

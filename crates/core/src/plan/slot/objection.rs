@@ -64,6 +64,11 @@ pub(in crate::plan) enum Objection {
         /// What it must be measured to keep.
         least: Fraction,
     },
+    /// A job had to leave since another was too slow, and it is not measured yet whether those who are left are fast enough.
+    Unmeasured {
+        /// The first of which it is not.
+        job: JobId,
+    },
     /// A job that is there would keep too little over its whole run.
     WholeRun {
         /// Which.
@@ -98,6 +103,7 @@ impl Objection {
             Self::Unprofiled(job) => Refusal::Unprofiled { job },
             Self::Floor { job, expected, floor } => Refusal::Floor { job, expected, floor },
             Self::TooSlow { job, measured, least } => Refusal::TooSlow { job, measured, least },
+            Self::Unmeasured { job } => Refusal::Unmeasured { job },
             Self::WholeRun { job, whole, least } => Refusal::WholeRun { job, whole, least },
             Self::Gain { gain, least } => Refusal::Gain { gain, least },
             Self::Bad => Refusal::Bad,
@@ -139,7 +145,8 @@ impl Slot<'_> {
         }
         if let Some(rule) = policy.progress.filter(|_| outlook.has_paces()) {
             let outlook = &*beside.outlook_at_work(outlook, self.server_for(want), want.start);
-            if let Some(objection) = self.too_slow_already(beside, outlook, rule) {
+            let already = self.too_slow_already(beside, outlook, rule);
+            if let Some(objection) = already.or_else(|| self.unmeasured()) {
                 return Some(objection);
             }
             // One that waits for too long already is not there for the gain.
@@ -184,6 +191,18 @@ impl Slot<'_> {
             let is_slow = measured.progress < least;
             is_slow.then_some(Objection::TooSlow { job: tenant.job, measured: measured.progress, least })
         })
+    }
+
+    /// A job that another was sent away from lately, and of which it is not measured whether that was enough. With a newcomer in its place
+    /// it would go on as before, and be sent more away for.
+    fn unmeasured(&self) -> Option<Objection> {
+        let until = self.gpu.relieved_until(self.state.options())?;
+        if self.now >= until {
+            return None;
+        }
+        let jobs = self.gpu.tenants.iter().filter_map(|tenant| self.state.job(tenant.job));
+        let mut unmeasured = jobs.filter(|job| self.state.measured_over_window(job).is_none());
+        unmeasured.next().map(|job| Objection::Unmeasured { job: job.spec.id })
     }
 
     /// What limits of slowdown have against a job beside these.
