@@ -244,7 +244,7 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
     let joined = state.gpus().iter().filter(|gpu| may_be_joined(gpu));
     let most_room =
         joined.filter_map(|gpu| gpu.free(state.options().policy.reserve)).max().unwrap_or_default();
-    let blinds = Blinds::of(state);
+    let blinds = Blinds::of(state, state.now());
     let any_turns = state.gpus().iter().any(|gpu| gpu.present && gpu.info.no_mps.is_some());
     let (mut kinds, mut known) = (BTreeSet::new(), BTreeMap::new());
     let (mut of_users, mut served, mut passed) = (BTreeMap::new(), 0, 0);

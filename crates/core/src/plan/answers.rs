@@ -44,7 +44,7 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
     let now = now.max(state.now());
     let mut slots = Slots::new(state, now);
     resume::keep(state, now, &mut slots);
-    let blinds = Blinds::of(state);
+    let blinds = Blinds::of(state, now);
     let id = job.spec.id;
     // Plans pass over jobs that limits of their users keep out, and search for no more than these.
     let line = || state.queue().line(now).filter(|(key, job)| key.id == id || state.is_free_to_start(job));

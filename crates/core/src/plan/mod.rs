@@ -99,7 +99,7 @@ pub fn ends(state: &State, now: Millis) -> Plan {
 pub fn evaluate(state: &State, now: Millis, job: &Job) -> Reason {
     let now = now.max(state.now());
     let slots = Slots::new(state, now);
-    let want = Want::of(state, job, now, Blinds::of(state).as_ref());
+    let want = Want::of(state, job, now, Blinds::of(state, now).as_ref());
     match slots.find(&want) {
         Ok(found) => found.reason,
         Err(_) => slots.none_for(&want, Arc::new(slots.refusals(&want))),

@@ -161,7 +161,7 @@ impl<'a, 'p> Walk<'a, 'p> {
             places,
             takes,
             plan,
-            blinds: Blinds::of(state),
+            blinds: Blinds::of(state, now),
             beneficiaries: room::beneficiaries(state),
             failed: Failed::default(),
             barrier: None,
@@ -321,6 +321,10 @@ impl<'a, 'p> Walk<'a, 'p> {
         self.left_waiting = true;
         self.unknown_waits = self.unknown_waits.or_else(|| want.waits_as_unknown(slots).then_some(key.id));
         self.starts.insert(want.start);
+        let blinds = self.blinds.as_ref().filter(|_| want.blind.is_some());
+        if let Some(at) = blinds.and_then(|blinds| blinds.tries_with_less_at(job)) {
+            self.plan.wake_at(at);
+        }
         if slots.awaits_prediction(want) {
             self.awaited = true;
             self.plan.wake_at(self.now);

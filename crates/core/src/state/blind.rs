@@ -5,7 +5,7 @@ use super::{Peak, State};
 use crate::model::{Job, SharingMode};
 use crate::policy::{NeedSource, unknown_need};
 use crate::recovery::Floor;
-use crate::units::MiB;
+use crate::units::{MiB, Millis};
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
@@ -14,7 +14,12 @@ const LEAST: MiB = MiB::gib(8);
 /// GPUs from this size on are large: an unknown job is given half of one at most, unless many commands took more.
 const LARGE: MiB = MiB::gib(64);
 
-/// How much a job gets of whose memory nothing is known: the same for all of a command in a plan.
+/// A job that has waited for so many times its expected run tries with what most commands took, in place of what is enough for any: else it
+/// would wait for days beside a resident that leaves it more than it ever takes. Of 2 and 8, and of nine in ten, three in four and half of
+/// the commands, the fewest run out of memory with these (docs/research/tried.md).
+const LONG_WAIT: u64 = 8;
+
+/// How much a job gets of whose memory nothing is known: the same in a plan for all of a command that have waited as long for their run.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Blind {
     /// Under MPS a hard limit keeps it to what it gets.
@@ -127,7 +132,10 @@ impl Taken {
 /// What jobs get in a plan of whose memory nothing is known.
 pub(crate) struct Blinds<'a> {
     state: &'a State,
+    now: Millis,
     usual: Blind,
+    /// Enough for nine of ten commands, where that is less than what is enough for any.
+    of_most: Option<MiB>,
     /// Memory of the largest GPU.
     largest: MiB,
     /// Found where it is asked for.
@@ -136,7 +144,7 @@ pub(crate) struct Blinds<'a> {
 
 impl<'a> Blinds<'a> {
     /// `None`: the policy gives such jobs GPUs of their own.
-    pub(crate) fn of(state: &'a State) -> Option<Self> {
+    pub(crate) fn of(state: &'a State, now: Millis) -> Option<Self> {
         if !state.options().policy.blind {
             return None;
         }
@@ -144,6 +152,8 @@ impl<'a> Blinds<'a> {
         let gpus = present().count().max(1);
         let largest = present().map(|gpu| gpu.info.memory).max().unwrap_or_default();
         let usual = state.usual_memory().map(enough_for_most);
+        let of_most = state.memory_of_most().map(|most| a_little_more(most).max(LEAST));
+        let of_most = of_most.filter(|of_most| usual.is_some_and(|usual| *of_most < usual));
         // Those that a limit of their user keeps out take nothing from the others.
         let may_start = |(uid, waiting): (u32, usize)| {
             let (jobs, gpus) = state.allowed_more(uid);
@@ -153,7 +163,13 @@ impl<'a> Blinds<'a> {
         let often = state.memory_taken_often();
         let caps = state.options().caps;
         let usual = Blind { caps, among, usual, often, alike: None, held: MiB::ZERO };
-        Some(Self { state, usual, largest, taken: OnceCell::new() })
+        Some(Self { state, now, usual, of_most, largest, taken: OnceCell::new() })
+    }
+
+    /// When a job of which nothing is known has waited for long, and tries with less, if that is still to come.
+    pub(crate) fn tries_with_less_at(&self, job: &Job) -> Option<Millis> {
+        let at = waited_long_at(job);
+        self.of_most.filter(|_| at > self.now && self.state.may_retry(job)).map(|_| at)
     }
 
     /// What a job gets: less where jobs that are like it say so. Without a hard limit nothing would keep it to that.
@@ -161,7 +177,8 @@ impl<'a> Blinds<'a> {
         let held = job.least_capacity();
         let held = held.percent(150).min(self.largest.percent(80)).max(held);
         // What others take is a guess, of which one without another try would die.
-        let usual = self.usual.usual.filter(|_| self.state.may_retry(job));
+        let of_most = self.of_most.filter(|_| waited_long_at(job) <= self.now);
+        let usual = of_most.or(self.usual.usual).filter(|_| self.state.may_retry(job));
         let blind = Blind { held, usual, ..self.usual };
         let taken = self.taken.get_or_init(|| Taken::of(self.state));
         if !blind.is_capped(sharing) {
@@ -170,6 +187,12 @@ impl<'a> Blinds<'a> {
         let of_program = || taken.of_program(job, usual).filter(|_| self.state.may_retry(job));
         Blind { alike: taken.of_command(job, self.largest).or_else(of_program), ..blind }
     }
+}
+
+/// When a job that waits has waited for long, by its expected run.
+fn waited_long_at(job: &Job) -> Millis {
+    let run = Millis::secs(job.spec.run_s());
+    job.queued + Millis(run.0.saturating_mul(LONG_WAIT))
 }
 
 /// What a job takes of which another of its command is the measure.

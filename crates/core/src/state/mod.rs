@@ -236,6 +236,11 @@ impl State {
         self.peaks.most()
     }
 
+    /// What no more than one in ten of the latest commands exceeded; `None`: too few have run.
+    pub(crate) fn memory_of_most(&self) -> Option<MiB> {
+        self.peaks.of_most()
+    }
+
     /// What a quarter of the latest commands exceeded or met, those at work among them; `None`: too few are known.
     pub(crate) fn memory_taken_often(&self) -> Option<MiB> {
         let at_work = self.peaks_at_work().map(|(job, memory)| (job.spec.command_key, memory));

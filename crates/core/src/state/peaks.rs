@@ -71,6 +71,13 @@ impl Peaks {
         self.0.iter().map(|peak| peak.memory).max().filter(|_| self.0.len() >= LEAST)
     }
 
+    /// What no more than one in ten of them exceeded; `None`: too few have run.
+    pub(super) fn of_most(&self) -> Option<MiB> {
+        let mut memory: Vec<MiB> = self.0.iter().map(|peak| peak.memory).collect();
+        memory.sort_unstable();
+        memory.get(memory.len() * 9 / 10).copied().filter(|_| memory.len() >= LEAST)
+    }
+
     /// What one in four of them took or more, by command, together with those at work; `None`: these are fewer than four.
     pub(super) fn often(&self, at_work: impl Iterator<Item = (u64, MiB)>) -> Option<MiB> {
         let mut by_command = BTreeMap::new();
@@ -106,6 +113,20 @@ mod tests {
         assert_eq!(peaks.most(), Some(MiB(9000)));
         (100..200).for_each(|command| peaks.add(peak(command, 7)));
         assert_eq!((peaks.most(), peaks.0.len()), (Some(MiB(7)), MOST));
+    }
+
+    #[test]
+    fn what_most_took_is_what_one_in_ten_at_most_exceeded() {
+        let mut peaks = Peaks::default();
+        let add = |peaks: &mut Peaks, command| {
+            peaks.add(Peak { command, program: None, memory: MiB(100 * command) });
+        };
+        (1..=9).for_each(|command| add(&mut peaks, command));
+        assert_eq!(peaks.of_most(), None);
+        add(&mut peaks, 10);
+        assert_eq!(peaks.of_most(), Some(MiB(1000)));
+        (11..=20).for_each(|command| add(&mut peaks, command));
+        assert_eq!(peaks.of_most(), Some(MiB(1900)));
     }
 
     #[test]
