@@ -98,6 +98,30 @@ fn the_latest_start_is_told_beside_exclusive() {
 }
 
 #[test]
+fn the_table_has_evictions_where_there_are_any() {
+    let table = |more: &[&str]| {
+        let words = example(&[&["--cluster", "4xH200", "--policy", "exclusive"], more].concat());
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        stdout(&carma(&[&words[..3], &words[5..]].concat()))
+    };
+    let limited = ["--policy", "carma", "--sweep", "max-slowdown=1.5"];
+    let text = table(&limited);
+    let cells = |name: &str| -> Vec<String> {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap();
+        line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).map(str::to_owned).collect()
+    };
+    let at = cells("POLICY").iter().position(|title| title == "EVICTED").expect("a column");
+    assert_eq!(cells("exclusive")[at], "0", "{text}");
+    assert!(cells("carma max-slowdown=1.5")[at].parse::<u32>().unwrap() > 0, "{text}");
+    assert!(text.contains("EVICTED counts attempts"), "{text}");
+    // Where nothing was evicted it would be a column of zeros.
+    assert!(!table(&[]).contains("EVICTED"));
+    let seeds = table(&[&limited[..], &["--seeds", "2"]].concat());
+    let row = seeds.lines().find(|line| line.starts_with("carma ")).unwrap();
+    assert_eq!(row.matches(" ± ").count(), 2, "{seeds}");
+}
+
+#[test]
 fn threads_do_not_change_a_byte() {
     let run = |threads: &str| {
         let sweep = ["--policy", "exclusive", "--policy", "aegis", "--sweep", "gate.smact=0.5..0.8:0.1"];

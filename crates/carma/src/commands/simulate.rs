@@ -16,7 +16,7 @@ use carma_sim::event::{Cluster, Setup, simulate_all};
 use carma_sim::gpu::add_file;
 use carma_sim::report::html::{Origin, PageInput, page};
 use carma_sim::report::json::{Detail, Normalised, PolicyRow, SimulateReply};
-use carma_sim::report::seeds;
+use carma_sim::report::seeds::{self, Interval};
 use carma_sim::trace::{TOLD_AS_MEASURED, Trace, TraceError, WorkJob, Workload, read};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt::Write as _;
@@ -320,7 +320,7 @@ fn number(value: Option<f64>, digits: usize) -> String {
 /// need not.
 type Figure = (&'static str, fn(&PolicyRow) -> String, bool);
 
-const FIGURES: [Figure; 16] = [
+const FIGURES: [Figure; 17] = [
     ("MAKESPAN", |row| hours(row.figures.makespan_s), false),
     ("VS FIRST", |row| against(row.normalised.makespan), true),
     ("WAIT", |row| hours(row.figures.wait_mean_s), false),
@@ -330,6 +330,7 @@ const FIGURES: [Figure; 16] = [
     ("RUN", |row| hours(row.figures.exec_mean_s), false),
     ("SLOWDOWN", |row| number(row.figures.slowdown_mean, 2), false),
     ("OOM", oom, false),
+    (EVICTED, evicted, false),
     ("ENERGY", |row| energy(row.figures.energy_j), false),
     ("VS FIRST", |row| against(row.normalised.energy), true),
     ("SMACT", |row| number(row.figures.smact, 3), false),
@@ -347,7 +348,11 @@ const FIGURES: [Figure; 16] = [
     ("LATER", later, true),
 ];
 
+/// Attempts that were ended for slowing a neighbour down. Most tables have none: it is left out there.
+const EVICTED: &str = "EVICTED";
+
 const LEGEND: &str = "WAIT, JCT (job completion time), RUN (time on GPUs, all attempts) and SLOWDOWN (against running alone) are means over jobs; SMACT and MEMORY over all GPUs and the makespan; FAIRNESS is Jain's index over users of JCT / time alone.";
+const LEGEND_OF_EVICTED: &str = "EVICTED counts attempts that were ended for slowing another job down beyond its limit or the policy's floor: their time is in RUN, and not in SLOWDOWN.";
 const LEGEND_OF_SEVERAL: &str =
     "LATER is the most by which a job first started later than under exclusive, over exclusive's makespan.";
 
@@ -356,15 +361,26 @@ fn later(row: &PolicyRow) -> String {
 }
 
 fn oom(row: &PolicyRow) -> String {
-    match &row.over_seeds {
-        Some(over) => format!("{:.1} ± {:.1}", over.oom.mean, over.oom.ci95),
-        None => row.figures.oom.to_string(),
-    }
+    counted(row.figures.oom, row.over_seeds.as_ref().map(|over| over.oom))
+}
+
+fn evicted(row: &PolicyRow) -> String {
+    counted(row.figures.evictions, row.over_seeds.as_ref().map(|over| over.evictions))
+}
+
+/// A number of attempts, or, of several seeds, their mean.
+fn counted(attempts: u64, over_seeds: Option<Interval>) -> String {
+    over_seeds.map_or_else(|| attempts.to_string(), |over| format!("{:.1} ± {:.1}", over.mean, over.ci95))
+}
+
+fn any_evicted(rows: &[PolicyRow]) -> bool {
+    let over_seeds = |row: &PolicyRow| row.over_seeds.as_ref().is_some_and(|over| over.evictions.most > 0.0);
+    rows.iter().any(|row| row.figures.evictions > 0 || over_seeds(row))
 }
 
 /// The figures side by side, or, on a narrow screen, in tables one above the other.
 fn table(rows: &[PolicyRow], screen: &Screen) -> String {
-    let all = FIGURES.iter();
+    let all = FIGURES.iter().filter(|(title, ..)| *title != EVICTED || any_evicted(rows));
     let figures: Vec<&Figure> = all.filter(|(.., compares)| rows.len() > 1 || !compares).collect();
     let titles = figures.iter().map(|(title, ..)| Column::Right(title));
     let columns: Vec<Column> = std::iter::once(Column::Left("POLICY")).chain(titles).collect();
@@ -410,8 +426,10 @@ fn render(reply: &SimulateReply, jobs: usize, screen: &Screen) -> String {
     text.push('\n');
     // With one policy there is nothing that others would be compared with.
     let several = reply.rows.len() > 1;
-    let legend = if several { format!("{LEGEND} {LEGEND_OF_SEVERAL}") } else { LEGEND.to_owned() };
-    for line in wrap(&legend, screen, 0) {
+    let evicted = any_evicted(&reply.rows).then_some(LEGEND_OF_EVICTED);
+    let parts = [Some(LEGEND), evicted, several.then_some(LEGEND_OF_SEVERAL)];
+    let legend: Vec<&str> = parts.into_iter().flatten().collect();
+    for line in wrap(&legend.join(" "), screen, 0) {
         let _ = writeln!(text, "{line}");
     }
     for note in &reply.notes {

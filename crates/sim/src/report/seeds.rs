@@ -30,6 +30,9 @@ pub struct OverSeeds {
     pub slowdown_mean: Interval,
     /// Attempts that ran out of memory.
     pub oom: Interval,
+    /// Attempts that were ended because they slowed a neighbour down beyond its limit. Documents of carma before December 2026 lack it.
+    #[serde(default)]
+    pub evictions: Interval,
     /// Energy, joules.
     pub energy_j: Interval,
 }
@@ -79,6 +82,7 @@ impl OverSeeds {
             jct_mean_s: over(|s| s.jct_s.mean),
             slowdown_mean: over(|s| s.slowdown.mean),
             oom: over(|s| s.oom as f64),
+            evictions: over(|s| s.evictions as f64),
             energy_j: over(|s| s.energy_j),
         }
     }
