@@ -12,7 +12,10 @@ const NAMED: usize = 2;
 impl Holder {
     fn brief(&self) -> String {
         match self {
-            Self::Job { job, memory, has: _ } => format!("job {job} {memory}"),
+            Self::Job { job, memory, has: _, untouched_for: None } => format!("job {job} {memory}"),
+            Self::Job { job, memory, has: _, untouched_for: Some(time) } => {
+                format!("job {job} {memory}, GPU untouched for {time}")
+            }
             Self::Foreign { pid, user, memory } => {
                 let mut text = format!("pid {pid}");
                 if let Some(user) = user {

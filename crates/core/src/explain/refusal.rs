@@ -22,6 +22,9 @@ pub enum Holder {
         /// What of that it was seen to take; `None`: not known yet. Journals from before carma kept it do not say.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         has: Option<MiB>,
+        /// How long it has had the GPU without a process on it, where that is longer than most start up.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        untouched_for: Option<Millis>,
     },
     /// A process that carma did not start.
     Foreign {
@@ -37,12 +40,15 @@ pub enum Holder {
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Job { job, memory, has } => match has {
-                Some(has) if has >= memory || has.to_string() == memory.to_string() => {
+            Self::Job { job, memory, has, untouched_for } => match (has, untouched_for) {
+                (Some(has), _) if has >= memory || has.to_string() == memory.to_string() => {
                     write!(f, "{memory} held by job {job}")
                 }
-                Some(has) => write!(f, "{memory} reserved for job {job} (it has {has})"),
-                None => write!(f, "{memory} reserved for job {job}"),
+                (Some(has), _) => write!(f, "{memory} reserved for job {job} (it has {has})"),
+                (None, Some(time)) => {
+                    write!(f, "{memory} reserved for job {job}, which has not touched the GPU for {time}")
+                }
+                (None, None) => write!(f, "{memory} reserved for job {job}"),
             },
             Self::Foreign { pid, user, memory } => {
                 match memory {

@@ -17,7 +17,7 @@ fn all() -> Vec<Reason> {
     let text = || "text".to_owned();
     let (job, gpus, m) = (JobId(7), vec![1, 2], MiB(900));
     let holders = vec![
-        Holder::Job { job, memory: m, has: Some(m) },
+        Holder::Job { job, memory: m, has: Some(m), untouched_for: None },
         Holder::Foreign { pid: 9, user: Some("bob".into()), memory: Some(m) },
     ];
     let refusals = vec![
@@ -320,10 +320,15 @@ fn rounding_does_not_hide_that_memory_is_missing() {
 
 #[test]
 fn what_is_reserved_is_told_from_what_a_job_has() {
-    let text = |has| Holder::Job { job: JobId(1), memory: MiB(22_733), has }.to_string();
+    let holder = |has, untouched_for| Holder::Job { job: JobId(1), memory: MiB(22_733), has, untouched_for };
+    let text = |has| holder(has, None).to_string();
     assert_eq!(text(Some(MiB(17_408))), "22.2 GiB reserved for job 1 (it has 17.0 GiB)");
     assert_eq!(text(None), "22.2 GiB reserved for job 1");
     assert_eq!(text(Some(MiB(22_733))), "22.2 GiB held by job 1");
+    assert_eq!(
+        holder(None, Some(Millis::secs(40))).to_string(),
+        "22.2 GiB reserved for job 1, which has not touched the GPU for 40 s"
+    );
     // As an earlier carma wrote it.
     let written = r#"{"job":{"job":1,"memory":22733}}"#;
     let holder: Holder = serde_json::from_str(written).unwrap();

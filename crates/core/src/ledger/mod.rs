@@ -234,6 +234,7 @@ impl Gpu {
         if has_foreign && !self.tenants.is_empty() {
             self.foreign_at = Some(now);
         }
+        let mut came = false;
         for tenant in &mut self.tenants {
             tenant.shared |= has_foreign;
             let process = seen.jobs.iter().find(|(job, _)| *job == tenant.job);
@@ -243,10 +244,17 @@ impl Gpu {
             tenant.peak = tenant.peak.max(tenant.observed);
             if process.is_some() && tenant.active_since.is_none() {
                 tenant.active_since = Some(now);
+                came = true;
             }
             if let Some(peak) = tenant.peak {
                 tenant.growth.look(peak, now, tenant.active_since);
             }
+        }
+        if came {
+            self.give_back(now);
+        }
+        if seen.processes_known {
+            self.lend_untouched(now, options);
         }
         self.settle(now, options);
         if options.policy.follows_early() {
@@ -283,6 +291,29 @@ impl Gpu {
         tenant.assured = tenant.assured.max(memory.min(most));
         if let Reservation::Memory(reserved) = tenant.reservation {
             tenant.reservation = Reservation::Memory(reserved.max(tenant.assured));
+        }
+    }
+
+    /// Of what is reserved for jobs that have not touched the GPU for long the most is for others. Their hard limits are as they were.
+    fn lend_untouched(&mut self, now: Millis, options: &Options) {
+        for tenant in &mut self.tenants {
+            if let (Some(least), Reservation::Memory(reserved)) = (tenant.untouched, tenant.reservation)
+                && tenant.untouched_for(now, options).is_some()
+            {
+                tenant.reservation = Reservation::Memory(reserved.min(least.max(tenant.assured)));
+            }
+        }
+    }
+
+    /// Jobs that have just come to the GPU, later than most, get back what was lent of their parts, as far as the others leave that.
+    fn give_back(&mut self, now: Millis) {
+        for at in 0..self.tenants.len() {
+            let left = self.info.memory - self.beside(at, |tenant| Some(tenant.reserved(self.info.memory)));
+            let tenant = &mut self.tenants[at];
+            let came = tenant.untouched.is_some() && tenant.active_since == Some(now);
+            if let (true, Some(limit), Reservation::Memory(reserved)) = (came, tenant.limit, tenant.reservation) {
+                tenant.reservation = Reservation::Memory(reserved.max(limit.min(left)));
+            }
         }
     }
 

@@ -126,6 +126,9 @@ pub struct Tenant {
     /// reserved as long as it runs.
     #[serde(default, skip_serializing_if = "MiB::is_zero")]
     pub assured: MiB,
+    /// What of a part that is its hard limit stays reserved while it has not touched the GPU for long; `None`: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub untouched: Option<MiB>,
     /// How its memory grows.
     #[serde(default, skip_serializing_if = "Growth::is_none")]
     pub growth: Growth,
@@ -242,6 +245,16 @@ impl Tenant {
         active >= FIRST_MINUTE.max(options.window) && still && begun
     }
 
+    /// How long it has had the GPU without a context on it, if that is longer than most need: its script may download or unpack for hours.
+    pub(crate) fn untouched_for(&self, now: Millis, options: &Options) -> Option<Millis> {
+        (self.active_since.is_none() && now >= self.comes_by(options)).then(|| now.since(self.placed))
+    }
+
+    /// Most commands have touched their GPU by then.
+    fn comes_by(&self, options: &Options) -> Millis {
+        self.placed + options.window.max(self.starts_up + self.starts_up)
+    }
+
     /// Whether what it takes is known.
     pub(super) fn has_settled(&self, now: Millis, options: &Options) -> bool {
         let Some(since) = self.active_since else { return false };
@@ -273,7 +286,10 @@ impl Tenant {
     /// looks at GPUs when something happens, and not all the time.
     #[must_use]
     pub fn next_look(&self, now: Millis, options: &Options) -> Option<Millis> {
-        let (since, peak) = self.active_since.zip(self.peak)?;
+        let Some((since, peak)) = self.active_since.zip(self.peak) else {
+            let comes_by = self.untouched.filter(|_| self.active_since.is_none()).map(|_| self.comes_by(options));
+            return comes_by.filter(|at| *at > now);
+        };
         if self.settled && self.stands_still(now, options) && self.may_release(peak, now, options) {
             return None;
         }

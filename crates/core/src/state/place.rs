@@ -15,6 +15,10 @@ use std::collections::BTreeSet;
 /// starting is seldom over in a moment, and each try takes seconds.
 const MPS_RETRY: Millis = Millis::secs(600);
 
+/// Of a job of unknown memory that has not touched its GPU for long, one in so many parts of the GPU stays reserved where too few commands
+/// have run: a context and a small model. More would leave no room for another unknown one on a GPU of 40 GiB.
+const UNTOUCHED: u64 = 16;
+
 /// What a job gets that may share and whose memory nothing bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -206,6 +210,9 @@ impl State {
         let starts_up = self.starts.known(job.spec.command_key).unwrap_or_default();
         let share = self.share_for(job);
         let exclusive = placement.sharing == SharingMode::Exclusive;
+        // Without a limit nothing would keep one that comes late from what others have by then.
+        let is_limited_part = placement.part.is_some() && placement.cap.is_some();
+        let often = if is_limited_part { self.memory_taken_often() } else { None };
         let gpus: BTreeSet<GpuId> = placement.gpus.iter().copied().collect();
         let as_asked = gpus.len() == placement.gpus.len()
             && gpus.len() == job.spec.request.gpus as usize
@@ -242,6 +249,7 @@ impl State {
                     pace: None,
                     needs: needs.map(on),
                     assured: on(assured),
+                    untouched: is_limited_part.then(|| often.unwrap_or(MiB(memory.0 / UNTOUCHED))),
                     growth: Growth::default(),
                 });
             })?;

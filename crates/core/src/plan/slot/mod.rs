@@ -495,20 +495,23 @@ impl<'a> Slot<'a> {
     /// Who has the GPU's memory, largest first.
     fn holders(&self) -> Vec<Holder> {
         let capacity = self.gpu.info.memory;
+        let is_known = self.gpu.seen.as_ref().is_some_and(|seen| seen.processes_known);
         let mut holders: Vec<(MiB, Holder)> = Vec::new();
         for tenant in &self.gpu.tenants {
-            let memory = tenant.takes(capacity);
-            holders.push((memory, Holder::Job { job: tenant.job, memory, has: tenant.observed }));
+            let (memory, has) = (tenant.takes(capacity), tenant.observed);
+            let untouched_for = tenant.untouched_for(self.now, self.state.options()).filter(|_| is_known);
+            holders.push((memory, Holder::Job { job: tenant.job, memory, has, untouched_for }));
         }
         for (job, memory) in &self.added {
             let memory = memory.unwrap_or_default();
-            holders.push((memory, Holder::Job { job: *job, memory, has: None }));
+            holders.push((memory, Holder::Job { job: *job, memory, has: None, untouched_for: None }));
         }
         // Processes of jobs that are over and linger.
         for (job, memory) in self.gpu.seen.iter().flat_map(|s| &s.jobs) {
             if self.gpu.tenant(*job).is_none() {
                 let memory = memory.unwrap_or_default();
-                holders.push((memory, Holder::Job { job: *job, memory, has: Some(memory) }));
+                let has = Some(memory);
+                holders.push((memory, Holder::Job { job: *job, memory, has, untouched_for: None }));
             }
         }
         for f in self.gpu.foreign() {
