@@ -3,10 +3,10 @@
 //! Nothing here decides: the answers are those of [`super::slot`], beside the jobs that run now.
 
 use super::place::MOST_MISSES;
-use super::resume;
 use super::search::Slots;
 use super::slot::Slot;
 use super::want::Want;
+use super::{resume, room};
 use crate::explain::Refusal;
 use crate::model::{Job, JobId};
 use crate::progress::Predicted;
@@ -38,13 +38,13 @@ pub struct Answer {
 }
 
 /// What each GPU answers a job that waits, by index. GPUs that are kept for suspended jobs, for urgent ones, for those over the bound on their
-/// start, or for those that others make room for are so here, too; what the other jobs before it would take is not looked at.
+/// start, or for those that others make room for are so here, too, and lent as in a plan; what the other jobs before it would take is not looked at.
 #[must_use]
 pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
     let now = now.max(state.now());
     let mut slots = Slots::new(state, now);
     resume::keep(state, now, &mut slots);
-    let blinds = Blinds::of(state, now);
+    let (blinds, beneficiaries) = (Blinds::of(state, now), room::beneficiaries(state));
     let id = job.spec.id;
     // Plans pass over jobs that limits of their users keep out, and search for no more than these.
     let line = || state.queue().line(now).filter(|(key, job)| key.id == id || state.is_free_to_start(job));
@@ -54,9 +54,14 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
         if key.id == id || !want.holds || misses == MOST_MISSES {
             break;
         }
+        let want = after_waiting(&slots, before, want, now);
         if slots.find(&want).is_err() {
             misses += usize::from(!slots.is_cheap(&want));
             slots.hold(&want);
+            // Where others leave for it, all of its GPUs are free soon.
+            if !beneficiaries.contains(&key.id) {
+                slots.lend(&want);
+            }
         }
     }
     let mut want = Want::of(state, job, now, blinds.as_ref());
@@ -68,7 +73,7 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
             want = want.behind_unknown(before.job);
         }
     }
-    want.floor = slots.lower_floor(job, &want).filter(|(from, _)| *from <= now).map(|(_, floor)| floor);
+    let want = after_waiting(&slots, job, want, now);
     let answer = |slot: &Slot<'_>| {
         let full = answer(slot, &want, &slots);
         if full.refusal.is_none() {
@@ -79,6 +84,14 @@ pub fn answers(state: &State, now: Millis, job: &Job) -> Vec<Answer> {
         narrower.map(|want| answer(slot, &want, &slots)).find(|a| a.refusal.is_none()).unwrap_or(full)
     };
     slots.slots.iter().map(answer).collect()
+}
+
+/// What a job wants that has waited for as long as it has, as in a plan.
+fn after_waiting(slots: &Slots<'_>, job: &Job, want: Want, now: Millis) -> Want {
+    match slots.lower_floor(job, &want) {
+        Some((from, floor)) if from <= now => want.after_waiting(job, floor),
+        _ => want,
+    }
 }
 
 fn answer(slot: &Slot<'_>, want: &Want, slots: &Slots<'_>) -> Answer {
