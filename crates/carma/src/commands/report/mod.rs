@@ -184,12 +184,12 @@ fn unit_of(run: &RunResult, exclusive: Option<&RunResult>) -> Unit {
 
 /// Of how many jobs it is not measured how fast they went. `None`: of none.
 fn predicted_of(of: &Recorded, run: &RunResult) -> Option<String> {
-    let predicted = run::predicted(of, run);
-    (predicted > 0).then(|| {
+    let guessed = run::guessed(of, run);
+    (guessed.jobs > 0).then(|| {
         format!(
-            "Of {predicted} of the {} jobs that completed the speed beside others is only predicted for more than a tenth of their time: \
-             what rests on that, slowdown and all of exclusive GPUs, may be far off",
-            run.summary.completed
+            "Of {} of the {} jobs that completed the speed beside others is only predicted for more than a tenth of their time: \
+             what rests on that may be far off; mean slowdown is {:.2} at most, as where jobs take turns",
+            guessed.jobs, run.summary.completed, guessed.slowdown_at_most
         )
     })
 }
@@ -252,7 +252,7 @@ fn remarks_of(of: &Recorded, run: &RunResult, unit: Unit) -> Vec<String> {
                     0 => String::new(),
                     missing => format!(", with up to {} of rows missing there", Millis(missing)),
                 };
-                format!(" without what was lost where counters began anew ({}{rows})", named_gpus(&gpus))
+                format!(" without what was not read before counters began anew ({}{rows})", named_gpus(&gpus))
             }
         };
         let partly = if unmetered > 0.0 {

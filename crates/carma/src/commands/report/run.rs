@@ -67,13 +67,37 @@ fn pace(attempt: &AttemptView) -> Option<f64> {
 /// The share of its time without a measured speed above which a job's time alone counts as a prediction.
 const PREDICTED: f64 = 0.1;
 
-/// Of the jobs that completed, those of which it is only predicted how fast they went beside others.
-pub(super) fn predicted(of: &Recorded, run: &RunResult) -> usize {
-    let is_predicted = |job: &Ran| {
-        let sum = |part: fn(&AttemptView) -> Option<f64>| job.attempts.last().and_then(part).unwrap_or(0.0);
-        sum(|attempt| attempt.unmeasured_gpu_s) > PREDICTED * sum(|attempt| attempt.held_gpu_s)
-    };
-    of.jobs.iter().zip(&run.jobs).filter(|(job, outcome)| outcome.end.is_some() && is_predicted(job)).count()
+/// Jobs that completed, of which it is only predicted how fast they went beside others.
+pub(super) struct Guessed {
+    /// How many.
+    pub(super) jobs: usize,
+    /// The mean slowdown of all that completed, had each kept no more than one over the number of jobs on its GPU while nothing was
+    /// measured: as much as where jobs take turns.
+    pub(super) slowdown_at_most: f64,
+}
+
+/// Of how many jobs that completed it is only predicted how fast they went, and what that comes to at most.
+pub(super) fn guessed(of: &Recorded, run: &RunResult) -> Guessed {
+    // Each job's part of its GPU, in equal parts.
+    let mut parts: BTreeMap<u64, Mean> = BTreeMap::new();
+    for gpu in of.finest().iter().flat_map(|row| &row.gpus) {
+        for tenant in &gpu.tenants {
+            let part = 1.0 / gpu.tenants.len() as f64;
+            parts.entry(tenant.job).or_default().add(Some(part), tenant.span_ms);
+        }
+    }
+    let (mut jobs, mut slowdowns) = (0, Mean::default());
+    for (job, outcome) in of.jobs.iter().zip(&run.jobs).filter(|(_, outcome)| outcome.end.is_some()) {
+        let Some(last) = job.attempts.last() else { continue };
+        let (held, unmeasured) = (last.held_gpu_s.unwrap_or(0.0), last.unmeasured_gpu_s.unwrap_or(0.0));
+        jobs += usize::from(unmeasured > PREDICTED * held);
+        let part = parts.get(&job.row.id).map(Mean::get).filter(|part| part.is_finite()).unwrap_or(1.0);
+        // What was predicted for that time is not told apart: no more than all of it.
+        let least = |progress: f64| (progress - unmeasured).max(0.0) + (unmeasured * part).min(progress);
+        let slowdown = last.progress_gpu_s.map(least).filter(|least| *least > 0.0).map(|least| held / least);
+        slowdowns.add(Some(slowdown.unwrap_or(1.0).max(1.0)).filter(|_| outcome.solo > Millis::ZERO), 1);
+    }
+    Guessed { jobs, slowdown_at_most: slowdowns.get() }
 }
 
 /// The stretches of an attempt on GPUs as far as they lie in a span: one, or those between its suspensions.
@@ -436,6 +460,13 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         let why = "what exclusive GPUs would have done is not simulated: not all GPUs are of a type that carma has a model of";
         return (None, vec![why.to_owned()]);
     };
+    let (guessed, completed) = (guessed(of, run).jobs, run.summary.completed);
+    if guessed as u64 * 2 > completed {
+        let why = format!(
+            "what exclusive GPUs would have done is not simulated: how long jobs take alone is only predicted of {guessed} of the {completed} that completed"
+        );
+        return (None, vec![why]);
+    }
     let (mut as_run, mut estimated, mut at_once, mut unseen) = (0, 0, 0_usize, [0_usize; 3]);
     let seen = seen(of);
     let mut jobs = Vec::new();
@@ -715,24 +746,37 @@ pub(super) mod tests {
             let attempt = attempt(100, Some(300), Some("Completed"), Some(pace));
             AttemptView { unmeasured_gpu_s, ..attempt }
         };
-        let of = recorded_run(vec![
+        let mut of = recorded_run(vec![
             ran(1, 100, vec![beside(Some(180.0), 0.9)]),
             // Its first moments are no matter.
             ran(2, 100, vec![beside(Some(15.0), 0.5)]),
             ran(3, 100, vec![beside(None, 1.0)]),
             ran(4, 100, vec![AttemptView { ended_ms: None, verdict: None, ..beside(Some(180.0), 0.9) }]),
         ]);
+        for gpu in of.rows.iter_mut().flat_map(|row| &mut row.gpus) {
+            gpu.tenants.push(TenantRow { job: 2, span_ms: 10_000, ..TenantRow::default() });
+        }
         let run = recorded(&of);
-        assert_eq!(predicted(&of, &run), 1);
+        let bound = guessed(&of, &run);
+        assert_eq!(bound.jobs, 1);
+        // Two were there: of 200 s the first had half of 180 at least, the second what was measured and half of 15.
+        let each = [200.0 / 90.0, 200.0 / 92.5, 1.0];
+        assert!((bound.slowdown_at_most - each.iter().sum::<f64>() / 3.0).abs() < 1e-9);
         let screen = carma_cli::Screen::of_width(None);
         let (exclusive, _) = exclusive(&of, &run);
         let text =
             crate::commands::report::summary(&of, &run, exclusive.as_ref(), Unit::of(1.0), &[], &screen);
         // What is measured of one and predicted of the other is marked: of what exclusive GPUs would have done all that is of time.
         assert!(
-            text.contains("~1.") && text.contains("Of 1 of the 3 jobs that completed the speed"),
+            text.contains("~1.")
+                && text.contains("Of 1 of the 3 jobs that completed the speed")
+                && text.contains("mean slowdown is 1.79 at most"),
             "{text}"
         );
+        // Where that is most of them, nothing is said of exclusive GPUs.
+        let most = recorded_run(vec![ran(1, 100, vec![beside(Some(180.0), 0.9)])]);
+        let (none, notes) = super::exclusive(&most, &recorded(&most));
+        assert!(none.is_none() && notes[0].contains("only predicted of 1 of the 1"), "{notes:?}");
         let of = recorded_run(vec![ran(2, 100, vec![beside(Some(15.0), 0.5)])]);
         let run = recorded(&of);
         let text = crate::commands::report::summary(&of, &run, None, Unit::of(1.0), &[], &screen);
@@ -1004,7 +1048,7 @@ pub(super) mod tests {
         assert_eq!(counters_anew(&of, of.span), (vec![0], 60_000));
         let note = remarks_of(&of, &run, unit_of(&run, None)).join("; ");
         assert!(
-            note.contains("without what was lost where counters began anew (GPU 0, with up to 1 min of rows missing there);"),
+            note.contains("without what was not read before counters began anew (GPU 0, with up to 1 min of rows missing there);"),
             "{note}"
         );
         assert!(
