@@ -36,8 +36,11 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], or
         // The first run of a page of a recording is the recording.
         let waited =
             if i == 0 && origin != Origin::Simulated { until_start(run) } else { wait(run, &on_gpus) };
-        waits.push(Curve::of(run.jobs.len(), waited.into_iter()));
-        slowdowns.push(Curve::of(run.jobs.len(), slowdown(run, &on_gpus).into_iter()));
+        // Under a policy jobs that never complete are a result; in a recording most of them still wait or run.
+        let completed = run.jobs.iter().filter(|job| job.end.is_some()).count();
+        let of = if origin == Origin::Simulated { run.jobs.len() } else { completed };
+        waits.push(Curve::of(of, waited.into_iter()));
+        slowdowns.push(Curve::of(of, slowdown(run, &on_gpus).into_iter()));
     }
     let longest = largest(waits.iter().filter_map(|c| c.values.last().copied()));
     let wait_ticks = time_ticks(0.0, if longest > 0.0 { longest } else { 1.0 }, 6);
@@ -48,6 +51,12 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], or
     let to = marks.last().map_or(2.0, |(to, _)| *to);
     chart(out, "Slowdown", &slowdowns, 1.0, to, &marks);
     out.push_str("</div>\n");
+    let first = runs.first().filter(|_| origin != Origin::Simulated);
+    let over = first.map_or(0, |run| run.jobs.iter().filter(|job| job.end.is_some()).count());
+    if let Some(run) = first.filter(|run| over < run.jobs.len()) {
+        let of = plural(run.jobs.len() as u64, "job", "jobs");
+        let _ = writeln!(out, "<p class=\"remark\">Of the {over} of {of} that completed.</p>");
+    }
     let never: usize = waits.iter().map(|c| c.of - c.values.len()).max().unwrap_or(0);
     if never > 0 {
         let _ = writeln!(

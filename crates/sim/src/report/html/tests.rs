@@ -357,6 +357,20 @@ fn a_run_without_a_job_that_ran_claims_nothing() {
 }
 
 #[test]
+fn of_a_recording_jobs_that_still_wait_are_not_taken_for_lost() {
+    let mut runs = three();
+    runs[0].jobs[0].end = None;
+    let section = |origin| {
+        let mut out = String::new();
+        super::spread::section(&mut out, &runs, &["a", "b", "c"].map(str::to_owned), origin);
+        out
+    };
+    assert!(section(Origin::Simulated).contains("jobs never completed (up to 1 job)"));
+    let recorded = section(Origin::Recorded);
+    assert!(!recorded.contains("never completed") && recorded.contains("that completed.</p>"), "{recorded}");
+}
+
+#[test]
 fn all_is_done_only_where_it_is() {
     let mut runs = example::runs(2, 10, &["exclusive"], 7);
     assert!(shown(&runs).contains(">all done at "));
