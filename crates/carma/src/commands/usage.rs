@@ -76,7 +76,10 @@ pub(super) fn metered(gpus: &[MeteredView], unit: Unit, screen: &Screen) -> Opti
     }
     let resets: u64 = gpus.iter().map(|gpu| gpu.resets).sum();
     if resets > 0 {
-        text.push_str(&format!("; without what was lost where counters began anew ({resets})"));
+        text.push_str(&format!(
+            "; counters began anew {resets} time{}, and what was not read before that is missing",
+            if resets == 1 { "" } else { "s" }
+        ));
     }
     text.push_str(".\n");
     Some(text)
@@ -254,7 +257,7 @@ mod tests {
         bob      0     1    0.00 h   0.00 h    0.00 h            -           -         -      1   0.00 h  -
         GPU-hours: a shared GPU's are charged in equal parts. LATELY halves every 7d00h.
         OF ALONE: energy over what the same progress alone would have taken, of attempts that are over and whose power alone is known.
-        Energy since 2025-06-15T15:06:40+00:00: 36.111 kWh, of it 30.556 kWh by jobs, 5.278 kWh idle, 0.278 kWh not started by carma; without what was lost where counters began anew (1).
+        Energy since 2025-06-15T15:06:40+00:00: 36.111 kWh, of it 30.556 kWh by jobs, 5.278 kWh idle, 0.278 kWh not started by carma; counters began anew 1 time, and what was not read before that is missing.
         Energy without time that no counter tells of: alice (2.00 h).
         Quotas are for 30d00h; the next period begins at 2025-10-09T00:00:00+00:00.
         ");
