@@ -875,7 +875,8 @@ pub struct RunningView {
     /// What was predicted that it keeps of its speed beside its present neighbours, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_pct: Option<u32>,
-    /// What the policy keeps it at whatever comes, percent of its speed alone.
+    /// What the policy keeps it at whatever comes, percent of its speed alone as measured: below that nobody joins, and who came last may have to
+    /// leave.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor_pct: Option<u32>,
     /// The same over its whole run.
@@ -885,6 +886,12 @@ pub struct RunningView {
     /// alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmeasured: Option<String>,
+    /// Why nobody leaves although less is measured than the policy keeps it at, in words. Absent: so much is, or somebody leaves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_undone: Option<String>,
+    /// Its memory rises again and again, so that more than a tenth above what it has stays reserved.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub grows: bool,
     /// What happens if it runs out of GPU memory, in words.
     pub out_of_memory: String,
     /// Jobs on its GPUs.

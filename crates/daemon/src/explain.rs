@@ -8,10 +8,10 @@ use carma_api::wire::{
     EndView, ExplainReply, GpuVerdict, LeftView, NeighbourView, ProgressView, RateView, RunningView,
     SoonerView, WaitingView,
 };
-use carma_core::explain::{Help, OfTheGpu, Reason, Refusal, Sooner};
+use carma_core::explain::{Help, OfTheGpu, Reason, Refusal, Sooner, UserLimit};
 use carma_core::ledger::Gpu;
 use carma_core::model::{Job, JobId, Phase, Placement, SharingMode};
-use carma_core::plan::{Answer, makes_room_for};
+use carma_core::plan::{Answer, Spared, makes_room_for};
 use carma_core::policy::{Line, RecoveryMethod};
 use carma_core::state::State;
 use carma_core::units::{Fraction, MiB, Millis};
@@ -42,7 +42,8 @@ pub fn explain(
     let Beside { stored, rate, live } = beside;
     let (job, done) = (subject.job(), live.done);
     let id = job.spec.id;
-    let row = subject.row(asker, state, now, live);
+    let waits = subject.waits(state, now);
+    let row = subject.row(asker, state, now, live, waits.as_ref());
     let may_read = asker.may_read(job.spec.user.uid);
     let mut reply = ExplainReply {
         version: VERSION,
@@ -64,8 +65,12 @@ pub fn explain(
             answers.sort_by_key(|answer| answer.gpu);
             let unusable: BTreeSet<u32> =
                 answers.iter().filter(|answer| is_unusable(answer)).map(|answer| answer.gpu).collect();
-            reply.gpus = answers.into_iter().map(|answer| verdict(answer, may_read)).collect();
-            let ends = ends(asker, state, now, done);
+            // Where others keep it out no GPU is asked.
+            let asks = !matches!(waits, Some(Reason::UserLimit { .. } | Reason::Later { .. }));
+            let asked = answers.into_iter().filter(|_| asks);
+            reply.gpus = asked.map(|answer| verdict(answer, may_read)).collect();
+            let mut ends = ends(asker, state, now, done);
+            ends.retain(|(id, _)| waits.as_ref().is_none_or(|waits| may_help(state, *id, job, waits)));
             let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
             let found = carma_core::plan::sooner(state, now, job, &order);
             reply.waiting = waiting(asker, state, now, job)
@@ -73,7 +78,7 @@ pub fn explain(
             reply.sooner = found.iter().filter_map(sooner).collect();
         }
         (Subject::Live(_), Phase::Running { placement, .. }) if !job.is_off() => {
-            reply.running = Some(running(state, job, placement, rate));
+            reply.running = Some(running(state, now, job, placement, rate));
         }
         (Subject::Live(_), Phase::Running { .. }) => {
             if let Some(back) = returning(asker, state, now, job, done) {
@@ -261,6 +266,7 @@ fn why_there(asker: Asker, state: &State, now: Millis, job: &Job) -> String {
     if policy.line.is_by_length() && state.is_overdue(job, now) {
         words.push("over the bound on its start, such jobs first".to_owned());
     }
+    words.extend(behind(state, now, job));
     if key.recovery.0 {
         words.push("tried again, such jobs first".to_owned());
     }
@@ -290,6 +296,23 @@ fn why_there(asker: Asker, state: &State, now: Millis, job: &Job) -> String {
         },
     });
     words.join("; ")
+}
+
+/// Of a long line, whose jobs are before it.
+fn behind(state: &State, now: Millis, job: &Job) -> Option<String> {
+    const LONG: usize = 10;
+    let line = state.queue().line(now);
+    let mut users: BTreeMap<&str, usize> = BTreeMap::new();
+    for (_, before) in line.take_while(|(key, _)| key.id != job.spec.id) {
+        *users.entry(&before.spec.user.name).or_default() += 1;
+    }
+    let before: usize = users.values().sum();
+    let (user, most) = users.into_iter().max_by_key(|(_, number)| *number)?;
+    let others = match before - most {
+        0 => String::new(),
+        others => format!(" and {others} of others"),
+    };
+    (before >= LONG).then(|| format!("behind {most} jobs of {user}{others}"))
 }
 
 /// Whether the job cannot have a GPU even if all that is on it ends.
@@ -327,6 +350,18 @@ fn verdict(answer: Answer, may_read: bool) -> GpuVerdict {
 /// Whole percents.
 const fn pct(fraction: Fraction) -> u32 {
     fraction.0 / 100
+}
+
+/// Whether the end of a running job may be what a job waits for: at a limit of its user only those of that user's are, and none where a quota is
+/// used up.
+fn may_help(state: &State, running: JobId, job: &Job, waits: &Reason) -> bool {
+    match waits {
+        Reason::UserLimit { limit: UserLimit::Jobs { .. } | UserLimit::Gpus { .. }, .. } => {
+            state.job(running).is_some_and(|other| other.spec.user.uid == job.spec.user.uid)
+        }
+        Reason::UserLimit { limit: UserLimit::GpuHours { .. } | UserLimit::Energy { .. }, .. } => false,
+        _ => true,
+    }
 }
 
 /// Running jobs, those that are expected to end first before the others, and those of which nothing is known last.
@@ -419,7 +454,13 @@ fn sooner(found: &Sooner) -> Option<SoonerView> {
     }
 }
 
-fn running(state: &State, job: &Job, placement: &Placement, rate: Option<&RateView>) -> RunningView {
+fn running(
+    state: &State,
+    now: Millis,
+    job: &Job,
+    placement: &Placement,
+    rate: Option<&RateView>,
+) -> RunningView {
     let gpus: Vec<&Gpu> = placement.gpus.iter().filter_map(|id| state.gpu(*id)).collect();
     let id = job.spec.id;
     let mut neighbours = Vec::new();
@@ -451,22 +492,55 @@ fn running(state: &State, job: &Job, placement: &Placement, rate: Option<&RateVi
             _ => placement.reason.chosen_for().unwrap_or_else(|| placement.reason.public_text()),
         },
         predicted_pct: own.map(pct),
-        floor_pct: rule.map(|rule| pct(rule.dip())),
+        floor_pct: rule.map(|rule| pct(rule.least_measured())),
         whole_run_pct: rule.map(|rule| pct(rule.whole_run())),
-        unmeasured: (job.measured.is_none() && !alone).then(|| unmeasured(rate).to_owned()),
+        unmeasured: (job.measured.is_none() && !alone).then(|| {
+            let came = gpus.iter().filter_map(|gpu| gpu.changed).max().unwrap_or(placement.at);
+            let is_full = now.since(came) >= state.options().window + state.options().window;
+            let untouched = gpus.iter().all(|gpu| gpu.tenant(id).is_some_and(|t| t.active_since.is_none()));
+            unmeasured(rate, untouched, is_full).to_owned()
+        }),
+        not_undone: carma_core::plan::spared(state, job).map(not_undone),
+        grows: gpus.iter().any(|gpu| gpu.tenant(id).is_some_and(|tenant| tenant.growth.is_growing())),
         out_of_memory: out_of_memory(state, job, placement, alone),
         neighbours,
         foreign: u32::try_from(foreign).unwrap_or(u32::MAX),
     }
 }
 
-/// Why the speed of a job beside its neighbours is not measured, by what is known of its rate.
-fn unmeasured(rate: Option<&RateView>) -> &'static str {
+/// Why nobody leaves for a job that is slower than the policy keeps it.
+fn not_undone(why: Spared) -> String {
+    match why {
+        Spared::Once => {
+            "only if the next full window says so, too: a job that evaluates or saves pauses by itself"
+                .to_owned()
+        }
+        Spared::Brief(job) => {
+            format!(
+                "job {job}, the last to come, stays: it is expected to be over after a small part of what this one has left"
+            )
+        }
+        Spared::Loses(job) => {
+            format!(
+                "job {job}, the last to come, stays: it cannot save its work, and would do again more than this one would win"
+            )
+        }
+    }
+}
+
+/// Of a job that does not say how far it is.
+const TELLS_NO_STEPS: &str = "it tells no steps, as by heartbeats or printed progress";
+
+/// Why the speed of a job beside its neighbours is not measured, by what is known of its rate. `untouched`: it was not seen on its GPUs.
+/// `is_full`: a window beside these neighbours is full by now, whatever it does.
+fn unmeasured(rate: Option<&RateView>, untouched: bool, is_full: bool) -> &'static str {
     match rate.map(|rate| (rate.per_s, rate.alone_per_s, &rate.source)) {
+        None if untouched => "it has not touched its GPU yet, and tells no steps",
+        None if is_full => TELLS_NO_STEPS,
         // The rate comes with the first full window, and is that of another company until then.
         None | Some((Some(_), Some(_), _)) => "no window beside these neighbours is full yet",
         Some((Some(_), None, _)) => "its speed alone is not known, since its command was not seen alone here",
-        Some((None, None, None)) => "it tells no steps, as by heartbeats or printed progress",
+        Some((None, None, None)) => TELLS_NO_STEPS,
         // It loads or evaluates, or its steps are long.
         Some((None, ..)) => "it told too few steps in the last window",
     }
@@ -585,12 +659,41 @@ mod tests {
     }
 
     #[test]
+    fn of_a_long_line_it_is_said_whose_jobs_go_first() {
+        let mut state = two_run(1);
+        let said = |state: &State, id| behind(state, NOW, state.job(JobId(id)).unwrap());
+        assert_eq!(said(&state, 3), None);
+        (4..=13).for_each(|id| submit(&mut state, id, 1, 0));
+        let user = state.job(JobId(3)).unwrap().spec.user.name.clone();
+        assert_eq!(said(&state, 13), Some(format!("behind 10 jobs of {user}")));
+        assert!(why_there(ANYBODY, &state, NOW, state.job(JobId(13)).unwrap()).contains("behind 10 jobs of"));
+    }
+
+    #[test]
+    fn at_a_limit_of_its_user_only_ends_of_that_users_jobs_help() {
+        let state = two_run(1);
+        let job = state.job(JobId(3)).unwrap();
+        let name = job.spec.user.name.clone();
+        let at = |limit| Reason::UserLimit { user: name.clone(), limit };
+        let jobs = at(UserLimit::Jobs { most: 2 });
+        assert!(may_help(&state, JobId(1), job, &jobs));
+        let mut other = job.clone();
+        other.spec.user = User::new(77, "eve");
+        assert!(!may_help(&state, JobId(1), &other, &jobs));
+        assert!(may_help(&state, JobId(1), &other, &Reason::NotPlannedYet));
+        let quota = at(UserLimit::GpuHours { used: NOW, most: 1, left: NOW });
+        assert!(!may_help(&state, JobId(1), job, &quota));
+    }
+
+    #[test]
     fn what_is_missing_for_a_measurement_is_said() {
         let said = |per_s, alone_per_s, source: Option<&str>| {
             let source = source.map(str::to_owned);
-            unmeasured(Some(&RateView { per_s, alone_per_s, source, ..RateView::default() }))
+            unmeasured(Some(&RateView { per_s, alone_per_s, source, ..RateView::default() }), false, true)
         };
-        assert!(unmeasured(None).contains("is full yet"));
+        assert!(unmeasured(None, false, false).contains("is full yet"));
+        assert!(unmeasured(None, false, true).contains("it tells no steps"));
+        assert!(unmeasured(None, true, true).contains("has not touched its GPU"));
         assert!(said(Some(2.0), Some(3.0), Some("heartbeat")).contains("is full yet"));
         assert!(said(Some(2.0), None, Some("heartbeat")).contains("its speed alone"));
         assert!(said(None, None, None).contains("it tells no steps"));

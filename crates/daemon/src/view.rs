@@ -558,22 +558,32 @@ impl Subject<'_> {
         }
     }
 
-    pub(crate) fn row(&self, asker: Asker, state: &State, now: Millis, live: Live<'_>) -> JobView {
-        match self {
-            Self::Live(job) => {
-                // A plan looks at all jobs that wait, of which there may be many.
-                let waiting = match job.phase {
-                    Phase::Pending => {
-                        let mut waiting = carma_core::plan(state, now).waiting.into_iter();
-                        waiting.find(|(id, _)| *id == job.spec.id).map(|(_, reason)| reason)
-                    }
-                    Phase::Running { .. } if job.suspension().is_some() => {
-                        carma_core::plan::stays_off(state, now, job.spec.id)
-                    }
-                    _ => None,
-                };
-                live_view(asker, state, now, job, waiting.as_ref(), live)
+    /// Why it waits, by a plan that is made for this: it looks at all jobs that wait, of which there may be many.
+    pub(crate) fn waits(&self, state: &State, now: Millis) -> Option<Reason> {
+        let Self::Live(job) = self else { return None };
+        match job.phase {
+            Phase::Pending => {
+                let mut waiting = carma_core::plan(state, now).waiting.into_iter();
+                waiting.find(|(id, _)| *id == job.spec.id).map(|(_, reason)| reason)
             }
+            Phase::Running { .. } if job.suspension().is_some() => {
+                carma_core::plan::stays_off(state, now, job.spec.id)
+            }
+            _ => None,
+        }
+    }
+
+    /// `waits`: what [`Self::waits`] says.
+    pub(crate) fn row(
+        &self,
+        asker: Asker,
+        state: &State,
+        now: Millis,
+        live: Live<'_>,
+        waits: Option<&Reason>,
+    ) -> JobView {
+        match self {
+            Self::Live(job) => live_view(asker, state, now, job, waits, live),
             Self::Over(finished) => finished_view(asker, state, finished),
         }
     }
@@ -602,7 +612,7 @@ pub fn detail(
 ) -> JobDetail {
     let Beside { stored, journal, rate, live } = beside;
     let job = subject.job();
-    let row = subject.row(asker, state, now, live);
+    let row = subject.row(asker, state, now, live, subject.waits(state, now).as_ref());
     let f = &job.spec.forecasts;
     let estimates = f.estimates.iter().map(|(estimator, says)| (estimator.name(), Some(says)));
     let forecasts = [("declared", f.declared), ("computed", f.computed.map(|c| c.upper))];

@@ -41,7 +41,8 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
             block.line("why", short(&why(reply, running)));
             block.line("speed", short(&speed(job, running)));
             block.line_if("measured", measured(job, running).as_deref().map(short));
-            block.line("memory", memory(reply));
+            block.line_if("undone", running.not_undone.as_deref().map(|why| short(&format!("no: {why}"))));
+            block.line("memory", memory(reply, running));
             block.line("if OOM", short(&running.out_of_memory));
         }
         None => {
@@ -55,8 +56,10 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
         let limited = matches!(job.reason.code.as_str(), "UserLimit" | "GpuDrained");
         let start = start(waiting, reply.now_ms, screen).filter(|_| !limited || waiting.stands);
         block.line_if("start", start.as_deref().map(short));
-        let end = waiting.end.as_ref().filter(|end| !limited || !end.starts_on.is_empty());
-        block.line_if("waits for", end.map(|end| short(&waits_for(end, waiting))));
+        // At the limit of its user only ends of that user's jobs are told.
+        let of_user = job.reason.code == "UserLimit";
+        let end = waiting.end.as_ref().filter(|end| !limited || of_user || !end.starts_on.is_empty());
+        block.line_if("waits for", end.map(|end| short(&waits_for(end, waiting, of_user))));
     }
     block.line_if("expected", expected(reply).as_deref().map(short));
     // A place in the order of run times says it already.
@@ -98,7 +101,10 @@ fn state(reply: &ExplainReply) -> String {
         let word = if job.ended_ms.is_some() { "after" } else { "for" };
         let _ = write!(text, " {word} {}", Millis(until).since(Millis(since)));
         if let Some(at) = job.waiting_since_ms.filter(|at| *at < since) {
-            let _ = write!(text, ", {} in all", Millis(until).since(Millis(at)));
+            let all = Millis(until).since(Millis(at)).to_string();
+            if !text.ends_with(&format!(" {all}")) {
+                let _ = write!(text, ", {all} in all");
+            }
         }
     }
     if !job.gpus.is_empty() {
@@ -162,7 +168,7 @@ fn is_return(waiting: &WaitingView) -> bool {
 }
 
 /// Whose end it waits for.
-fn waits_for(end: &EndView, waiting: &WaitingView) -> String {
+fn waits_for(end: &EndView, waiting: &WaitingView, of_user: bool) -> String {
     let job = format!("job {} on GPU {}", end.job, gpu_list(&end.gpus));
     if end.makes_room {
         return match &end.left {
@@ -175,7 +181,9 @@ fn waits_for(end: &EndView, waiting: &WaitingView) -> String {
         Some(left) => format!("expected in about {} ({})", Millis::secs(left.left_s), left.source),
         None => "of which it is not known when".to_owned(),
     };
-    if end.starts_on.is_empty() {
+    if end.starts_on.is_empty() && of_user {
+        format!("the end of a job of its user; the first is that of {job}, {expected}")
+    } else if end.starts_on.is_empty() {
         format!("no single end is known to be enough; the first is that of {job}, {expected}")
     } else {
         // What others turn out to need may change the order, and where there is room.
@@ -203,8 +211,9 @@ fn speed(job: &JobView, running: &RunningView) -> String {
     let alone = running.neighbours.is_empty() && running.foreign == 0;
     match (job.progress_pct, alone) {
         (Some(pct), _) if job.progress_at_most => words.push(format!(
-            "at most {} of its speed alone: that is not known, but its command was seen to be so much faster",
-            share(pct)
+            "at most {} of its speed alone, which is not known: its command has gone {:.2} times as fast",
+            share(pct),
+            100.0 / f64::from(pct.max(1))
         )),
         (Some(pct), _) => words.push(format!("{} of its speed alone, as measured", share(pct))),
         (None, true) => words.push("its own: it is alone".to_owned()),
@@ -243,10 +252,15 @@ fn measured(job: &JobView, running: &RunningView) -> Option<String> {
     Some(format!("no: {why}{follows}"))
 }
 
-fn memory(reply: &ExplainReply) -> String {
+fn memory(reply: &ExplainReply, running: &RunningView) -> String {
     let cap = reply.attempts.last().and_then(|attempt| attempt.cap_mib);
     let cap = cap.map_or_else(String::new, |mib| format!(", hard limit {}", MiB(mib)));
-    show::memory(&reply.job) + &cap
+    let grows = if running.grows {
+        "; it goes on growing, so that up to 40 % more than it took is reserved"
+    } else {
+        ""
+    };
+    show::memory(&reply.job) + &cap + grows
 }
 
 /// What each GPU says to a job that waits; to a suspended one that comes back (`is_back`), those that it may come back to.
@@ -633,20 +647,25 @@ mod tests {
         assert!(start(&waiting, NOW, &utc).unwrap().starts_with("no bound while the quota"));
         let mut end = EndView { job: 7, gpus: vec![0, 1], starts_on: vec![1], ..EndView::default() };
         assert_eq!(
-            waits_for(&end, &WaitingView::default()),
+            waits_for(&end, &WaitingView::default(), false),
             "the end of job 7 on GPU 0,1, of which it is not known when; it would start on GPU 1 then"
         );
+        let none = EndView { starts_on: vec![], ..end.clone() };
+        assert_eq!(
+            waits_for(&none, &WaitingView::default(), true),
+            "the end of a job of its user; the first is that of job 7 on GPU 0,1, of which it is not known when"
+        );
         end.unknown = 3;
-        let told = waits_for(&end, &WaitingView::default());
+        let told = waits_for(&end, &WaitingView::default(), false);
         assert!(told.ends_with("; if nothing else is learned it would start on GPU 1 then"), "{told}");
         end.makes_room = true;
         assert_eq!(
-            waits_for(&end, &WaitingView::default()),
+            waits_for(&end, &WaitingView::default(), false),
             "job 7 on GPU 0,1 makes room for it, and is being suspended"
         );
         end.left = Some(LeftView { left_s: 130, ..LeftView::default() });
         assert_eq!(
-            waits_for(&end, &WaitingView::default()),
+            waits_for(&end, &WaitingView::default(), false),
             "job 7 on GPU 0,1 makes room for it, within 2 min 10 s"
         );
         let numbers = [1, 2, 3, 4, 11, 12, 13, 21, 112].map(ordinal);
@@ -675,6 +694,8 @@ mod tests {
             running: Some(RunningView {
                 placed: "most progress gained, as predicted of 3 that would do; 20.5 GiB were free beside 1 other".into(),
                 predicted_pct: Some(78),
+                not_undone: None,
+                grows: false,
                 floor_pct: Some(40),
                 whole_run_pct: Some(60),
                 unmeasured: None,
@@ -810,6 +831,12 @@ mod tests {
         assert_eq!(speed(&job, &running), shared);
         job.sharing = Some(SharingMode::Exclusive);
         assert_eq!(speed(&job, &running), "its own: it is alone");
+        let mut reply = runs();
+        let running = reply.running.as_mut().unwrap();
+        (running.grows, running.not_undone) = (true, Some("job 5, the last to come, stays".into()));
+        let text = render(&reply, &Screen::of_width(None));
+        assert!(text.contains("undone:   no: job 5, the last to come, stays\n"), "{text}");
+        assert!(text.contains("; it goes on growing, so that up to 40 % more"), "{text}");
     }
 
     #[test]

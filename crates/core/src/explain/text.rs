@@ -283,7 +283,7 @@ impl fmt::Display for Reason {
                 write!(f, "Priority(job {job} is first and has waited for more than {t})")
             }
             Self::Later { last } => {
-                write!(f, "Priority(many before it wait; job {last} was the last that was looked at)")
+                write!(f, "Priority(those before it go first, and up to job {last} none of them finds room)")
             }
             Self::UserLimit { user, limit } => write!(f, "UserLimit({})", user_limit(user, limit)),
             Self::Held { by } => write!(f, "Held(by {by}; `carma release` lets it go)"),
@@ -328,7 +328,7 @@ impl fmt::Display for Reason {
                 f.write_str(&set_aside(cause, waits.as_ref().map(ToString::to_string)))
             }
             Self::Suspended { by, host } => {
-                write!(f, "suspended by {by}")?;
+                write!(f, "suspended by {by}; `carma resume` lets it go on")?;
                 match *host {
                     MiB::ZERO => Ok(()),
                     host => write!(f, "; {host} of its memory are in the host's"),

@@ -311,7 +311,9 @@ impl Gpu {
             let left = self.info.memory - self.beside(at, |tenant| Some(tenant.reserved(self.info.memory)));
             let tenant = &mut self.tenants[at];
             let came = tenant.untouched.is_some() && tenant.active_since == Some(now);
-            if let (true, Some(limit), Reservation::Memory(reserved)) = (came, tenant.limit, tenant.reservation) {
+            if let (true, Some(limit), Reservation::Memory(reserved)) =
+                (came, tenant.limit, tenant.reservation)
+            {
                 tenant.reservation = Reservation::Memory(reserved.max(limit.min(left)));
             }
         }

@@ -178,7 +178,8 @@ impl Growth {
     }
 
     /// Whether it rose again and again long after the start.
-    pub(crate) const fn is_growing(&self) -> bool {
+    #[must_use]
+    pub const fn is_growing(&self) -> bool {
         self.late >= GROWING
     }
 
@@ -287,7 +288,8 @@ impl Tenant {
     #[must_use]
     pub fn next_look(&self, now: Millis, options: &Options) -> Option<Millis> {
         let Some((since, peak)) = self.active_since.zip(self.peak) else {
-            let comes_by = self.untouched.filter(|_| self.active_since.is_none()).map(|_| self.comes_by(options));
+            let comes_by =
+                self.untouched.filter(|_| self.active_since.is_none()).map(|_| self.comes_by(options));
             return comes_by.filter(|at| *at > now);
         };
         if self.settled && self.stands_still(now, options) && self.may_release(peak, now, options) {

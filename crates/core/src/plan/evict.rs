@@ -50,9 +50,7 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
             continue;
         };
         let Phase::Running { placement: evicted, .. } = &latest.phase else { continue };
-        if promised.is_none()
-            && (is_nearly_over(state, latest, job) || loses_more_than_is_won(state, latest, job))
-        {
+        if promised.is_none() && spares(state, latest, job).is_some() {
             continue;
         }
         let apart = match promised {
@@ -66,6 +64,42 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
         touched.extend(placement.gpus.iter().chain(&evicted.gpus));
         plan.actions.extend(take_off(state, latest, cause));
     }
+}
+
+/// Why a job stays although it slows down another below what the policy keeps that one at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spared {
+    /// The window before was not as bad, or this one is not full.
+    Once,
+    /// This one, the last to come, goes on for but a small part of what the slow one has left.
+    Brief(JobId),
+    /// This one, the last to come, would do again more than the slow one would win.
+    Loses(JobId),
+}
+
+/// Why nobody leaves although a job is measured below what the policy keeps it at. `None`: it is not, has a limit of its own, or somebody leaves.
+#[must_use]
+pub fn spared(state: &State, job: &Job) -> Option<Spared> {
+    let rule = state.options().policy.progress?.with(job.placement()?.floor);
+    let (least, measured) = (rule.least_measured(), job.measured?);
+    if limit(state, job).is_some() || measured.progress >= least {
+        return None;
+    }
+    let gpus = job.placement()?.gpus.iter().filter_map(|id| state.gpu(*id));
+    let tenants: Vec<_> = gpus.flat_map(|gpu| &gpu.tenants).collect();
+    tenants.iter().find(|tenant| tenant.job != job.spec.id)?;
+    let latest = state.job(tenants.iter().max_by_key(|t| (t.placed, t.job))?.job)?;
+    let again = measured.before.is_some_and(|before| before < least);
+    if !again || measured.over < state.options().slowdown_window {
+        return Some(Spared::Once);
+    }
+    spares(state, latest, job)
+}
+
+/// Why the last to come stays beside one that it slows down by more than the policy lets it.
+fn spares(state: &State, latest: &Job, slow: &Job) -> Option<Spared> {
+    let brief = is_nearly_over(state, latest, slow).then_some(Spared::Brief(latest.spec.id));
+    brief.or_else(|| loses_more_than_is_won(state, latest, slow).then_some(Spared::Loses(latest.spec.id)))
 }
 
 /// When a job is expected to be over. `None`: it takes longer than expected, and may go on for as long as it likes. Half of what it has

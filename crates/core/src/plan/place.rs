@@ -194,7 +194,11 @@ impl<'a, 'p> Walk<'a, 'p> {
             match &self.barrier {
                 None => self.look_at(key, job),
                 Some(_) if self.detail == Detail::Actions => break,
-                Some(reason) => self.plan.waiting.push((key.id, reason.clone())),
+                // Limits are known without a search.
+                Some(reason) => {
+                    let bars = self.takes.bars(job, key.recovery.0, self.now);
+                    self.plan.waiting.push((key.id, bars.unwrap_or_else(|| reason.clone())));
+                }
             }
         }
     }

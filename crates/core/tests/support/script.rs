@@ -26,6 +26,7 @@
 //! explain ID                   what each GPU says to a pending job
 //! answers ID                   the same in few words, with memory and predicted progress, beside GPUs that are held
 //! sooner ID                    what would let it start now
+//! spared ID                    why nobody leaves although it is measured below what the policy keeps it at
 //! start ID ... [as=MODE]       the supervisor runs
 //! exit ID [code=N | signal=N | unknown] [log="..."] [not-started="..."]
 //! launch-fails ID error="..." [permanent]
@@ -55,7 +56,7 @@ use carma_core::model::{
     HostUse, Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, RunTime, RunsOf,
     SharingMode, User,
 };
-use carma_core::plan::{answers, bars_move, best_move, evaluate, plan, sooner};
+use carma_core::plan::{answers, bars_move, best_move, evaluate, plan, sooner, spared};
 use carma_core::policy::{Allowance, Options, Order, RecoveryMethod, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
 use carma_core::slowdown::{Class, Company, Outlook, Pace, questions};
@@ -443,6 +444,13 @@ impl Stage {
             "explain" => self.explain(&mut words)?,
             "answers" => self.answers(&mut words)?,
             "sooner" => self.sooner(&mut words)?,
+            "spared" => {
+                let id = words.job()?;
+                let why = self.state.job(id).and_then(|job| spared(&self.state, job));
+                self.say(
+                    why.map_or_else(|| format!("job {id}: nobody is"), |why| format!("job {id}: {why:?}")),
+                );
+            }
             "start" => self.start(&mut words)?,
             "exit" => self.exit(&mut words)?,
             "launch-fails" => self.launch_fails(&mut words)?,
