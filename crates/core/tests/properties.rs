@@ -10,7 +10,7 @@ use carma_core::ledger::{Gpu, Reservation, Tenant};
 use carma_core::model::{
     Basis, Computed, EndCause, EndLevel, Estimates, Estimator, Exit, ExitStatus, Forecasts, GpuId, Had,
     HostUse, Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, QueueKey, Request, RunTime,
-    RunsOf, SharingMode, User,
+    RunsOf, SharingMode, User, UserGone,
 };
 use carma_core::plan::{Detail, evaluate, plan_in};
 use carma_core::policy::{
@@ -391,10 +391,11 @@ enum Never {
     Ran,
     ByItself,
     ByTheMachine,
+    UserGone,
 }
 
 fn never() -> impl Strategy<Value = Never> {
-    prop_oneof![8 => Just(Never::Ran), 1 => Just(Never::ByItself), 1 => Just(Never::ByTheMachine)]
+    prop_oneof![8 => Just(Never::Ran), 1 => Just(Never::ByItself), 1 => Just(Never::ByTheMachine), 1 => Just(Never::UserGone)]
 }
 
 fn status() -> impl Strategy<Value = ExitStatus> {
@@ -847,6 +848,7 @@ impl World {
                         evidence: kind.map(|kind| Evidence { kind, line: "a line".into() }),
                         not_started: (*never != Never::Ran).then(|| "no such file".into()),
                         machine: *never == Never::ByTheMachine,
+                        user_gone: (*never == Never::UserGone).then(|| UserGone { now: None }),
                         host: HostUse { oom_kills: *oom_kills, ..HostUse::default() },
                     },
                 }

@@ -33,7 +33,7 @@ pub struct Beside<'a> {
 /// Why a job waits, or why it went where it went.
 #[must_use]
 pub fn explain(
-    asker: Asker,
+    asker: Asker<'_>,
     state: &State,
     now: Millis,
     subject: &Subject<'_>,
@@ -44,7 +44,7 @@ pub fn explain(
     let id = job.spec.id;
     let waits = subject.waits(state, now);
     let row = subject.row(asker, state, now, live, waits.as_ref());
-    let may_read = asker.may_read(job.spec.user.uid);
+    let may_read = asker.may_read(&job.spec.user);
     let mut reply = ExplainReply {
         version: VERSION,
         now_ms: now.0,
@@ -101,7 +101,7 @@ struct Returning {
 /// A suspended job that is to come back: it is in no queue, and goes before all that are. `None`: it is not to, or stands still for
 /// now.
 fn returning(
-    asker: Asker,
+    asker: Asker<'_>,
     state: &State,
     now: Millis,
     job: &Job,
@@ -230,7 +230,7 @@ fn strangers_explanation(reply: ExplainReply) -> ExplainReply {
 }
 
 /// Its place in the queue, and why it has it. `None`: it is not there.
-fn waiting(asker: Asker, state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
+fn waiting(asker: Asker<'_>, state: &State, now: Millis, job: &Job) -> Option<WaitingView> {
     let policy = &state.options().policy;
     let (queue, id) = (state.queue(), job.spec.id);
     let before = queue.line(now).position(|(key, _)| key.id == id)?;
@@ -259,7 +259,7 @@ fn waiting(asker: Asker, state: &State, now: Millis, job: &Job) -> Option<Waitin
 }
 
 /// What gives it its place.
-fn why_there(asker: Asker, state: &State, now: Millis, job: &Job) -> String {
+fn why_there(asker: Asker<'_>, state: &State, now: Millis, job: &Job) -> String {
     let policy = &state.options().policy;
     let key = job.queue_key(policy.line);
     let mut words = Vec::new();
@@ -282,7 +282,7 @@ fn why_there(asker: Asker, state: &State, now: Millis, job: &Job) -> String {
                 Millis::secs(job.spec.run_s()),
                 if gpus == 1 { "" } else { "s" },
                 match (&job.spec.run_time, job.spec.request.time_limit) {
-                    (Some(run_time), _) => asker.source(job.spec.user.uid, run_time),
+                    (Some(run_time), _) => asker.source(&job.spec.user, run_time),
                     (None, Some(_)) => "its time limit".to_owned(),
                     (None, None) => "taken where nothing is known".to_owned(),
                 }
@@ -366,7 +366,7 @@ fn may_help(state: &State, running: JobId, job: &Job, waits: &Reason) -> bool {
 
 /// Running jobs, those that are expected to end first before the others, and those of which nothing is known last.
 fn ends(
-    asker: Asker,
+    asker: Asker<'_>,
     state: &State,
     now: Millis,
     done: &BTreeMap<JobId, Done>,
@@ -599,7 +599,11 @@ mod tests {
     use carma_core::policy::Options;
 
     const NOW: Millis = Millis::secs(60);
-    const ANYBODY: Asker = Asker::new(9, false);
+
+    /// Somebody without jobs.
+    fn anybody() -> User {
+        User::new(9, "i")
+    }
 
     fn apply(state: &mut State, input: Input) {
         state.apply(NOW, &input).unwrap();
@@ -651,7 +655,7 @@ mod tests {
     }
 
     fn end_of(state: &State, unusable: &[u32]) -> Option<EndView> {
-        let ends = ends(ANYBODY, state, NOW, &BTreeMap::new());
+        let ends = ends(Asker::new(&anybody(), false), state, NOW, &BTreeMap::new());
         let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
         let job = state.job(JobId(3)).unwrap();
         let found = carma_core::plan::sooner(state, NOW, job, &order);
@@ -707,7 +711,8 @@ mod tests {
         let metered = state.metered_at(NOW, &BTreeMap::new());
         let live = Live { done: &BTreeMap::new(), metered: &metered };
         let told = |uid, id| {
-            let asker = Asker::new(uid, false);
+            let user = User::new(uid, "a");
+            let asker = Asker::new(&user, false);
             let subject = Subject::Live(state.job(JobId(id)).unwrap());
             let beside = Beside { stored: None, rate: None, live };
             let reply = explain(asker, &state, NOW, &subject, beside);
@@ -741,7 +746,8 @@ mod tests {
     #[test]
     fn those_that_make_room_are_waited_for_and_not_their_own_end() {
         let mut state = two_run(1);
-        let waiting = waiting(ANYBODY, &state, NOW, state.job(JobId(3)).unwrap()).unwrap();
+        let waiting =
+            waiting(Asker::new(&anybody(), false), &state, NOW, state.job(JobId(3)).unwrap()).unwrap();
         assert!(waiting.urgent);
         let said = |state: &State| {
             let end = end_of(state, &[]).unwrap();
@@ -779,7 +785,10 @@ mod tests {
         decide(&mut state);
         apply(&mut state, Input::Suspended { job: id, attempt: 1, host: MiB::gib(1) });
         apply(&mut state, Input::Observed { gpu: GpuId(1), seen: Box::new(seen(NOW)) });
-        let back = |state: &State| returning(ANYBODY, state, NOW, state.job(id).unwrap(), &BTreeMap::new());
+        let nine = anybody();
+        let back = |state: &State| {
+            returning(Asker::new(&nine, false), state, NOW, state.job(id).unwrap(), &BTreeMap::new())
+        };
         assert!(back(&state).is_none(), "it is not to come back");
         // The urgent one takes its GPU.
         decide(&mut state);

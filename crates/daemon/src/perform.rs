@@ -93,6 +93,7 @@ impl Performer {
         let fail = |why: String| {
             (self.report)(job, placement.attempt, Outcome::NotSpawned { why, machine: true, fenced: false });
         };
+        let Some(user) = state.job(job).map(|job| &job.spec.user) else { return };
         let stored = match journal.job(job) {
             Ok(Some(stored)) => stored,
             Ok(None) => return fail("the journal does not know what was submitted".into()),
@@ -103,6 +104,7 @@ impl Performer {
             job,
             attempt: placement.attempt,
             stored,
+            user_name: user.name.clone(),
             gpus: gpus.collect(),
             sharing: placement.sharing,
             cap: placement.cap,

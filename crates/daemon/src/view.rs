@@ -14,7 +14,7 @@ use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Reservation};
 use carma_core::model::{
     Absence, Attempt, EndLevel, Finished, Forecasts, GpuId, Had, HostUse, Job, JobId, JobState, Phase,
-    Placement, RunTime,
+    Placement, RunTime, User,
 };
 use carma_core::policy::Policy;
 use carma_core::reading::{GpuKind, Health};
@@ -30,41 +30,47 @@ const EARLIER: &str = "earlier runs";
 
 /// Who wants to see something. Every view is made for one.
 #[derive(Debug, Clone, Copy)]
-pub struct Asker {
-    uid: u32,
+pub struct Asker<'a> {
+    user: &'a User,
     /// Root, an operator, or the user that the daemon runs as.
     all: bool,
 }
 
-impl Asker {
+impl<'a> Asker<'a> {
     /// A user; `all`: may see everything.
     #[must_use]
-    pub const fn new(uid: u32, all: bool) -> Self {
-        Self { uid, all }
+    pub const fn new(user: &'a User, all: bool) -> Self {
+        Self { user, all }
     }
 
     /// Whether everything of a job is shown, or what [`strangers_row`] and its like leave.
     #[must_use]
-    pub const fn may_read(self, owner: u32) -> bool {
-        self.all || self.uid == owner
+    pub fn may_read(self, owner: &User) -> bool {
+        self.all || self.user.is(owner)
     }
 
-    fn row(self, owner: u32, row: JobView) -> JobView {
+    /// The same of accounts and recorded activity, which are kept by the number of a user.
+    #[must_use]
+    pub const fn may_read_of(self, uid: u32) -> bool {
+        self.all || self.user.uid == uid
+    }
+
+    fn row(self, owner: &User, row: JobView) -> JobView {
         if self.may_read(owner) { row } else { strangers_row(row) }
     }
 
     /// What a forecast of run time rests on. Who else runs the same is nobody's to know.
-    pub(crate) fn source(self, owner: u32, forecast: &RunTime) -> String {
+    pub(crate) fn source(self, owner: &User, forecast: &RunTime) -> String {
         if self.may_read(owner) { forecast.to_string() } else { EARLIER.to_owned() }
     }
 
     /// The same of a job's forecasts.
     pub(crate) fn source_for(self, job: &Job) -> impl Fn(&RunTime) -> String {
-        let owner = job.spec.user.uid;
+        let owner = &job.spec.user;
         move |forecast| self.source(owner, forecast)
     }
 
-    fn reason(self, owner: u32, reason: &Reason) -> ReasonView {
+    fn reason(self, owner: &User, reason: &Reason) -> ReasonView {
         let text = if self.may_read(owner) { reason.to_string() } else { reason.public_text() };
         ReasonView { code: reason.code().to_owned(), text }
     }
@@ -245,7 +251,7 @@ fn with_energy(row: JobView, job: &Job, live: Option<Had>) -> JobView {
 
 /// A live job's row with how far it is. `done`: by its own count.
 fn live_view(
-    asker: Asker,
+    asker: Asker<'_>,
     state: &State,
     now: Millis,
     job: &Job,
@@ -259,7 +265,7 @@ fn live_view(
         left: run_time::left(asker.source_for(job), state, job, done, now),
         ..job_view(asker, state, job, waiting)
     };
-    if asker.may_read(job.spec.user.uid) {
+    if asker.may_read(&job.spec.user) {
         with_energy(row, job, live.metered.jobs.get(&id).copied())
     } else {
         row
@@ -277,7 +283,7 @@ pub struct Live<'a> {
 
 /// All live jobs: running first, then pending in queue order, then held.
 #[must_use]
-pub fn jobs(asker: Asker, state: &State, now: Millis, live: Live<'_>) -> JobsReply {
+pub fn jobs(asker: Asker<'_>, state: &State, now: Millis, live: Live<'_>) -> JobsReply {
     let waiting: BTreeMap<JobId, Reason> = carma_core::plan(state, now).waiting.into_iter().collect();
     let active = state.active().iter().copied();
     let queued = state.queue().iter().map(|key| key.id);
@@ -292,7 +298,11 @@ pub fn jobs(asker: Asker, state: &State, now: Millis, live: Live<'_>) -> JobsRep
 fn reason_of(job: &Job, waiting: Option<&Reason>) -> Reason {
     match &job.phase {
         Phase::Pending => waiting.cloned().unwrap_or(Reason::NotPlannedYet),
-        Phase::Held { by } => Reason::Held { by: by.clone() },
+        Phase::Held { by, gone: None } => Reason::Held { by: by.clone() },
+        Phase::Held { by: _, gone: Some(gone) } => {
+            let User { name, uid, .. } = &job.spec.user;
+            Reason::UserGone { user: name.clone(), uid: *uid, now: gone.now.clone() }
+        }
         Phase::Launching { .. } => Reason::Launching,
         Phase::Running { placement, .. } => {
             let of_end = job.ending().map(|ending| Reason::Ending { why: Box::new(ending.cause.reason()) });
@@ -306,7 +316,7 @@ fn reason_of(job: &Job, waiting: Option<&Reason>) -> Reason {
     }
 }
 
-fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) -> JobView {
+fn job_view(asker: Asker<'_>, state: &State, job: &Job, waiting: Option<&Reason>) -> JobView {
     let placement = job.placement();
     let last = job.past.last();
     let gpus = placement.into_iter().flat_map(|p| &p.gpus);
@@ -321,7 +331,7 @@ fn job_view(asker: Asker, state: &State, job: &Job, waiting: Option<&Reason>) ->
         _ => (None, None),
     };
     let suspended = suspended.filter(|ms| *ms > 0);
-    let owner = job.spec.user.uid;
+    let owner = &job.spec.user;
     let row = JobView {
         id: job.spec.id.0,
         name: job.spec.name.to_string(),
@@ -399,12 +409,12 @@ fn ran(job: &Job) -> Millis {
 
 /// A finished job as a row.
 #[must_use]
-pub fn finished_view(asker: Asker, state: &State, finished: &Finished) -> JobView {
+pub fn finished_view(asker: Asker<'_>, state: &State, finished: &Finished) -> JobView {
     let job = &finished.job;
     let last = job.past.last();
     let row = JobView {
         state: finished.state.as_str().to_owned(),
-        reason: asker.reason(job.spec.user.uid, &finished.reason),
+        reason: asker.reason(&job.spec.user, &finished.reason),
         gpus: last.map(|a| indices(state, &a.placement.gpus)).unwrap_or_default(),
         sharing: last.map(|a| a.placement.sharing),
         memory_reserved_mib: last.and_then(|a| a.reserved.or(a.placement.cap)).map(|m| m.0),
@@ -419,10 +429,10 @@ pub fn finished_view(asker: Asker, state: &State, finished: &Finished) -> JobVie
         exit_code: finished.exit.and_then(carma_core::model::ExitStatus::shell_code),
         ..job_view(asker, state, job, None)
     };
-    asker.row(job.spec.user.uid, with_energy(row, job, None))
+    asker.row(&job.spec.user, with_energy(row, job, None))
 }
 
-fn placement_view(asker: Asker, state: &State, owner: u32, placement: &Placement) -> AttemptView {
+fn placement_view(asker: Asker<'_>, state: &State, owner: &User, placement: &Placement) -> AttemptView {
     AttemptView {
         attempt: placement.attempt,
         gpus: indices(state, &placement.gpus),
@@ -448,7 +458,7 @@ fn placement_view(asker: Asker, state: &State, owner: u32, placement: &Placement
     }
 }
 
-fn with_had(asker: Asker, owner: u32, had: Had, view: AttemptView) -> AttemptView {
+fn with_had(asker: Asker<'_>, owner: &User, had: Had, view: AttemptView) -> AttemptView {
     let held = had.held > Millis::ZERO;
     let view = AttemptView {
         held_gpu_s: held.then(|| seconds(had.held)),
@@ -488,7 +498,7 @@ fn spells(
     spells
 }
 
-fn attempt_view(asker: Asker, state: &State, owner: u32, attempt: &Attempt) -> AttemptView {
+fn attempt_view(asker: Asker<'_>, state: &State, owner: &User, attempt: &Attempt) -> AttemptView {
     let host = attempt.exit.as_ref().filter(|_| asker.may_read(owner)).map(|exit| exit.host);
     let view = AttemptView {
         started_ms: attempt.started.map(|m| m.0),
@@ -516,13 +526,13 @@ fn host_view(host: HostUse) -> HostView {
 }
 
 pub(crate) fn attempts(
-    asker: Asker,
+    asker: Asker<'_>,
     state: &State,
     job: &Job,
     row: &JobView,
     live: Live<'_>,
 ) -> Vec<AttemptView> {
-    let owner = job.spec.user.uid;
+    let owner = &job.spec.user;
     let mut views: Vec<_> = job.past.iter().map(|a| attempt_view(asker, state, owner, a)).collect();
     if let Some(placement) = job.placement() {
         let now = state.now();
@@ -576,7 +586,7 @@ impl Subject<'_> {
     /// `waits`: what [`Self::waits`] says.
     pub(crate) fn row(
         &self,
-        asker: Asker,
+        asker: Asker<'_>,
         state: &State,
         now: Millis,
         live: Live<'_>,
@@ -604,7 +614,7 @@ pub struct Beside<'a> {
 /// Everything about one job that the asker may see.
 #[must_use]
 pub fn detail(
-    asker: Asker,
+    asker: Asker<'_>,
     state: &State,
     now: Millis,
     subject: &Subject<'_>,
@@ -637,7 +647,7 @@ pub fn detail(
         attempts: attempts(asker, state, job, &row, live),
         job: row,
     };
-    if asker.may_read(job.spec.user.uid) { detail } else { strangers_detail(detail) }
+    if asker.may_read(&job.spec.user) { detail } else { strangers_detail(detail) }
 }
 
 /// Whether what earlier runs took goes before what was declared.
@@ -665,13 +675,13 @@ fn seconds(time: Millis) -> f64 {
 
 /// What users have had: a row for each whom the asker may see, and the others together.
 #[must_use]
-pub fn usage(asker: Asker, state: &State, now: Millis, looks: &[Look]) -> UsageReply {
+pub fn usage(asker: Asker<'_>, state: &State, now: Millis, looks: &[Look]) -> UsageReply {
     let metered = metered(state, now, looks);
     let options = state.options();
     let (mut users, mut others) = (Vec::new(), OthersView::default());
     for (uid, account) in metered.users {
         let row = usage_view(state, now, uid, &account);
-        if asker.may_read(uid) {
+        if asker.may_read_of(uid) {
             users.push(row);
         } else {
             others.users += 1;
@@ -1019,15 +1029,18 @@ pub(crate) mod tests {
         let (per_s, alone_per_s) = (Some(4711.0), Some(4711.5));
         let rate = RateView { per_s, alone_per_s, ..RateView::default() };
         let (done, metered) = (BTreeMap::new(), state.metered_at(over.at, &BTreeMap::new()));
-        let told = |uid| {
-            let (asker, rate) = (Asker::new(uid, false), Some(rate.clone()));
+        let told = |uid, name| {
+            let user = User::new(uid, name);
+            let (asker, rate) = (Asker::new(&user, false), Some(rate.clone()));
             let live = Live { done: &done, metered: &metered };
             let beside = Beside { stored: None, journal: "", rate, live };
             serde_json::to_string(&detail(asker, &state, over.at, &Subject::Over(&over), beside)).unwrap()
         };
         let counted = |told: String| told.matches("4711").count() + told.matches("4.711").count();
         // Speed twice, latency as it may be and alone, memory of the host in the row and in the attempt.
-        assert_eq!((counted(told(1)), counted(told(2))), (6, 0));
+        assert_eq!((counted(told(1, "a")), counted(told(2, "b"))), (6, 0));
+        // Who has the number that was a's.
+        assert_eq!(counted(told(1, "b")), 0);
     }
 
     #[test]
@@ -1048,7 +1061,7 @@ pub(crate) mod tests {
             let mut over = over.clone();
             (over.job.past, over.job.queued, over.at) =
                 (attempts, Millis::secs(queued), Millis::secs(over_at));
-            let row = finished_view(Asker::new(1, false), &state, &over);
+            let row = finished_view(Asker::new(&User::new(1, "a"), false), &state, &over);
             assert_eq!(row.ran_until_ms, until.map(|s: u64| s * 1000), "{over:?}");
             assert_eq!((row.waited_ms, row.ran_ms), (Some(waited * 1000), Some(ran * 1000)), "{over:?}");
             assert_eq!(row.ended_ms, Some(over_at * 1000));
@@ -1060,7 +1073,7 @@ pub(crate) mod tests {
         let (state, over) = cancelled();
         let since = |past| {
             let job = Job { past, ..over.job.clone() };
-            job_view(Asker::new(1, false), &state, &job, None).waiting_since_ms
+            job_view(Asker::new(&User::new(1, "a"), false), &state, &job, None).waiting_since_ms
         };
         assert_eq!(since(vec![]), None, "since its submission");
         let ran = attempt(Some(Millis::secs(101)), Millis::secs(104));

@@ -200,9 +200,12 @@ pub(crate) fn gpu_list(gpus: &[u32]) -> String {
     gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
+/// Reasons that only an order ends.
+const HELD: [&str; 2] = ["Held", "UserGone"];
+
 fn footer(jobs: &[JobView]) -> String {
     let count = |n: u8| jobs.iter().filter(|j| rank(&j.state) == n).count();
-    let held = jobs.iter().filter(|j| j.state == "PENDING" && j.reason.code == "Held").count();
+    let held = jobs.iter().filter(|j| j.state == "PENDING" && HELD.contains(&j.reason.code.as_str())).count();
     let (running, pending, finished) = (count(0), count(WAITS), count(FINISHED));
     let mut text = format!("{running} running, ");
     match count(SUSPENDED) {

@@ -47,6 +47,7 @@ impl Reason {
             Self::Behind { .. } | Self::Later { .. } => "Priority",
             Self::UserLimit { .. } => "UserLimit",
             Self::Held { .. } => "Held",
+            Self::UserGone { .. } => "UserGone",
             Self::Pause { .. } => "LaunchPause",
             Self::Launching => "Launching",
             Self::NotPlannedYet => "NotPlannedYet",

@@ -200,6 +200,15 @@ pub enum Reason {
         /// Name of the user who asked for it.
         by: Arc<str>,
     },
+    /// Held back by carma: its number is not its user's any more, and it runs as nobody else.
+    UserGone {
+        /// Name of the user who submitted it.
+        user: Arc<str>,
+        /// The user's number.
+        uid: u32,
+        /// Whose number it is now; `None`: nobody's.
+        now: Option<Arc<str>>,
+    },
     /// Waits a little after the machine failed to start it.
     Pause {
         /// What failed.

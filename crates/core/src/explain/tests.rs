@@ -93,6 +93,8 @@ fn all() -> Vec<Reason> {
             limit: UserLimit::Energy { used_j: 7_300_000, most_j: 7_200_000, left: Millis::secs(60) },
         },
         Reason::Held { by: "bob".into() },
+        Reason::UserGone { user: "bob".into(), uid: 1001, now: Some("eve".into()) },
+        Reason::UserGone { user: "bob".into(), uid: 1001, now: None },
         Reason::Pause { error: text(), until: Millis(1) },
         Reason::Launching,
         Reason::NotPlannedYet,
@@ -246,9 +248,10 @@ fn every_reason_is_tried() {
         Reason::Moved { .. } => 36,
         Reason::FaultSuspect { .. } => 37,
         Reason::Ending { .. } => 38,
+        Reason::UserGone { .. } => 39,
     };
     let tried: std::collections::BTreeSet<usize> = all().iter().map(number).collect();
-    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..39).collect::<Vec<_>>());
+    assert_eq!(tried.into_iter().collect::<Vec<_>>(), (0..40).collect::<Vec<_>>());
 }
 
 #[test]

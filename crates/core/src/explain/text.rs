@@ -287,6 +287,20 @@ impl fmt::Display for Reason {
             }
             Self::UserLimit { user, limit } => write!(f, "UserLimit({})", user_limit(user, limit)),
             Self::Held { by } => write!(f, "Held(by {by}; `carma release` lets it go)"),
+            Self::UserGone { user, uid, now: Some(now) } => {
+                write!(
+                    f,
+                    "UserGone(user {uid} was {user} when this was submitted and is {now} now, as whom it is not started; \
+                     an operator may `carma cancel` it)"
+                )
+            }
+            Self::UserGone { user, uid, now: None } => {
+                write!(
+                    f,
+                    "UserGone(there is no user {user}, {uid}, any more; `carma cancel` it, or `carma release` it once the \
+                     user is back)"
+                )
+            }
             Self::Pause { error, .. } => write!(f, "LaunchPause({error}; tried again in a moment)"),
             Self::Launching => f.write_str("starting"),
             Self::NotPlannedYet => f.write_str("just submitted"),

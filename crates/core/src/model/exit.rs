@@ -6,6 +6,7 @@ use crate::recovery::Evidence;
 use crate::units::{MiB, Millis, is_zero};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,16 +77,33 @@ pub struct Exit {
     /// the job's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub machine: bool,
+    /// With `not_started`: the user who submitted it is no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_gone: Option<UserGone>,
     /// What the attempt took of the host, where its cgroup tells.
     #[serde(default, skip_serializing_if = "HostUse::is_unknown")]
     pub host: HostUse,
+}
+
+/// The number of the user who submitted a job belongs to nobody of that name at its start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UserGone {
+    /// Whose number it is now; `None`: nobody's.
+    pub now: Option<Arc<str>>,
 }
 
 impl Exit {
     /// An end of this kind, of which nothing more is known.
     #[must_use]
     pub const fn of(status: ExitStatus) -> Self {
-        Self { status, evidence: None, not_started: None, machine: false, host: HostUse::UNKNOWN }
+        Self {
+            status,
+            evidence: None,
+            not_started: None,
+            machine: false,
+            user_gone: None,
+            host: HostUse::UNKNOWN,
+        }
     }
 }
 

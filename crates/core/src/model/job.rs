@@ -1,7 +1,7 @@
 //! A job from its acceptance to its end.
 
 use super::attempt::{Attempt, Ending, Placement, ProcessRef};
-use super::exit::{Exit, ExitStatus};
+use super::exit::{Exit, ExitStatus, UserGone};
 use super::suspension::{Halt, SuspendStep, Suspension};
 use crate::explain::Reason;
 use crate::policy::Line;
@@ -23,6 +23,9 @@ pub enum Phase {
     Held {
         /// Who holds it.
         by: Arc<str>,
+        /// Set where carma holds it, since its user is no more.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        gone: Option<UserGone>,
     },
     /// It was decided to start it; whether its supervisor runs is not known yet.
     Launching {

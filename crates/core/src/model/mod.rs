@@ -14,6 +14,6 @@ pub use crate::spec::{
     RunsOf, SharingMode, User,
 };
 pub use attempt::{Attempt, EndCause, EndLevel, Ending, Had, Placement, ProcessRef};
-pub use exit::{Exit, ExitStatus, HostUse};
+pub use exit::{Exit, ExitStatus, HostUse, UserGone};
 pub use job::{Finished, Job, JobState, Phase, QueueKey};
 pub use suspension::{Absence, Halt, Move, SuspendStep, Suspension, Wanted};

@@ -50,6 +50,12 @@ impl User {
     pub fn new(uid: u32, name: impl Into<Arc<str>>) -> Self {
         Self { uid, name: name.into(), operator: false }
     }
+
+    /// Whether this is the same person: a number that its user has left is given to the next one. Root is root under any name.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        self.uid == other.uid && (self.uid == 0 || self.name == other.name)
+    }
 }
 
 /// How processes share a GPU.

@@ -8,6 +8,7 @@ use crate::input::Rejected;
 use crate::ledger::{Gpu, Suspect};
 use crate::model::{
     EndCause, Exit, ExitStatus, HostUse, Job, JobId, JobState, Phase, Placement, SharingMode, SuspendStep,
+    User,
 };
 use crate::recovery::{EvidenceKind, Said};
 use crate::spec::GpuId;
@@ -70,6 +71,12 @@ impl State {
         if on_the_way && status != ExitStatus::Code(0) {
             let why = format!("it ended on the way ({status})");
             return self.ended(id, exit, EndCause::Stuck { why }, applied);
+        }
+        if let Some(gone) = &exit.user_gone {
+            let User { name, uid, .. } = &self.get(id)?.spec.user;
+            let reason = Reason::UserGone { user: name.clone(), uid: *uid, now: gone.now.clone() };
+            self.leave(id, Some(exit.clone()), reason);
+            return self.hold_back(id, "carma".into(), Some(gone.clone()));
         }
         if let Some(why) = &exit.not_started {
             let reason = Reason::NotStarted { why: why.clone() };

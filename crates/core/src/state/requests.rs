@@ -8,6 +8,7 @@ use crate::explain::Reason;
 use crate::input::Rejected;
 use crate::model::{
     Computed, EndCause, Ending, Estimator, Job, JobId, JobState, NewJob, Phase, Profile, RunTime, User,
+    UserGone,
 };
 use crate::reading::GpuInfo;
 use crate::units::{MiB, Millis};
@@ -20,7 +21,8 @@ impl State {
         }
         self.check_request(new)?;
         self.last_id = Some(new.id);
-        let phase = if new.hold { Phase::Held { by: new.user.name.clone() } } else { Phase::Pending };
+        let by = new.user.name.clone();
+        let phase = if new.hold { Phase::Held { by, gone: None } } else { Phase::Pending };
         self.accounts.open(&new.user);
         if !self.index.usage.contains_key(&new.user.uid) {
             self.weigh_newcomer(new.user.uid);
@@ -239,17 +241,7 @@ impl State {
         let job = self.get(id)?;
         self.allowed(job, by)?;
         match job.phase {
-            Phase::Pending => {
-                let (by, uid) = (by.name.clone(), job.spec.user.uid);
-                // When it is released it comes only then, as far as its place among the others goes.
-                let had_bound = job.due.is_some();
-                self.update(id, |job| (job.phase, job.due) = (Phase::Held { by }, None))?;
-                if had_bound {
-                    self.shadows.over(uid, id, Millis::ZERO);
-                    self.move_bounds(uid);
-                }
-                Ok(())
-            }
+            Phase::Pending => self.hold_back(id, by.name.clone(), None),
             Phase::Held { .. } => Ok(()),
             Phase::Launching { .. } => Err(Rejected::WrongState {
                 job: id,
@@ -262,6 +254,25 @@ impl State {
                 hint: "only pending jobs can be held; use requeue to put it back first",
             }),
         }
+    }
+
+    /// Holds a job that waits.
+    pub(super) fn hold_back(
+        &mut self,
+        id: JobId,
+        by: Arc<str>,
+        gone: Option<UserGone>,
+    ) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        let uid = job.spec.user.uid;
+        // When it is released it comes only then, as far as its place among the others goes.
+        let had_bound = job.due.is_some();
+        self.update(id, |job| (job.phase, job.due) = (Phase::Held { by, gone }, None))?;
+        if had_bound {
+            self.shadows.over(uid, id, Millis::ZERO);
+            self.move_bounds(uid);
+        }
+        Ok(())
     }
 
     pub(super) fn release(&mut self, id: JobId, by: &User) -> Result<(), Rejected> {
@@ -303,7 +314,7 @@ impl State {
     /// # Errors
     /// [`Rejected::NotAllowed`]: it is another's.
     pub fn allowed(&self, job: &Job, by: &User) -> Result<(), Rejected> {
-        if by.uid == job.spec.user.uid || self.is_admin(by) {
+        if by.is(&job.spec.user) || self.is_admin(by) {
             return Ok(());
         }
         Err(Rejected::NotAllowed { job: job.spec.id, owner: job.spec.user.name.clone() })

@@ -28,10 +28,10 @@
 //! sooner ID                    what would let it start now
 //! spared ID                    why nobody leaves although it is measured below what the policy keeps it at
 //! start ID ... [as=MODE]       the supervisor runs
-//! exit ID [code=N | signal=N | unknown] [log="..."] [not-started="..."]
+//! exit ID [code=N | signal=N | unknown] [log="..."] [not-started="..." [user-gone=NAME: whose its user's number is now; nobody]]
 //! launch-fails ID error="..." [permanent]
 //! cannot-save ID why="..."       it was to save its work and could not be asked to
-//! cancel|hold|release|requeue|suspend|unsuspend ID by=USER
+//! cancel|hold|release|requeue|suspend|unsuspend ID by=USER      eve@alice is eve, who has the number that was alice's
 //! move ID GPU by=USER
 //! can-move ID GPU              prints what bars it
 //! best-move ID                 prints the GPU that it had best move to
@@ -54,7 +54,7 @@ use carma_core::ledger::{Gpu, Reservation};
 use carma_core::model::{
     Basis, Computed, EndCause, EndLevel, Estimates, Estimator, Exit, ExitStatus, Finished, Forecasts, GpuId,
     HostUse, Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, RunTime, RunsOf,
-    SharingMode, User,
+    SharingMode, User, UserGone,
 };
 use carma_core::plan::{answers, bars_move, best_move, evaluate, plan, sooner, spared};
 use carma_core::policy::{Allowance, Options, Order, RecoveryMethod, presets};
@@ -358,12 +358,14 @@ impl Stage {
     }
 
     fn user(&mut self, name: &str) -> User {
+        // `eve@alice` has the number that was alice's.
+        let (name, number) = name.split_once('@').unwrap_or((name, name));
         let uid = if name == "root" {
             0
         } else {
-            let at = self.users.iter().position(|n| n == name);
+            let at = self.users.iter().position(|n| n == number);
             let at = at.unwrap_or_else(|| {
-                self.users.push(name.to_owned());
+                self.users.push(number.to_owned());
                 self.users.len() - 1
             });
             1001 + u32::try_from(at).unwrap_or(0)
@@ -873,6 +875,9 @@ impl Stage {
             evidence: words.take("log").and_then(|log| recovery::scan(&log)),
             not_started: words.take("not-started"),
             machine: words.flag("machine"),
+            user_gone: words
+                .take("user-gone")
+                .map(|now| UserGone { now: (now != "nobody").then(|| now.into()) }),
             host: HostUse {
                 oom_kills: words.take_as("oom-kills", number)?.map_or(0, i32::unsigned_abs),
                 memory_limit: words.take_as("host-limit", memory)?,
@@ -1128,8 +1133,12 @@ impl Stage {
         let mut text = format!("job {} {}", job.spec.id, job.state());
         match &job.phase {
             Phase::Pending => {}
-            Phase::Held { by } => {
+            Phase::Held { by, gone } => {
                 let _ = write!(text, ", held by {by}");
+                if let Some(gone) = gone {
+                    let _ =
+                        write!(text, ", since its number is {}'s", gone.now.as_deref().unwrap_or("nobody"));
+                }
             }
             Phase::Launching { placement, ending } => {
                 let _ = write!(text, ", starting on {}", self.names(&placement.gpus));

@@ -17,10 +17,9 @@ pub(super) async fn explain(
 ) -> Answered<ExplainReply> {
     let id = job_id(&id)?;
     let (state, standing) = app.view().await?;
-    let asker = app.asker(&peer);
     let now = app.clock.now();
     let rate = app.rates.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
-    let (paces, looks) = (app.paces.clone(), app.board.looks());
+    let (paces, looks, of) = (app.paces.clone(), app.board.looks(), app.clone());
     let reply = app.readers.read(move |reader| {
         let over = show::find(reader, &state, id)?;
         let subject = show::subject(&state, over.as_ref(), id)?;
@@ -28,7 +27,7 @@ pub(super) async fn explain(
         let (done, metered) = (paces.done(&state, now), view::metered(&state, now, &looks));
         let live = Live { done: &done, metered: &metered };
         let beside = Beside { stored: stored.as_ref(), rate: rate.as_ref(), live };
-        Ok(explain::explain(asker, &state, now, &subject, beside))
+        Ok(explain::explain(of.asker(&peer), &state, now, &subject, beside))
     });
     Ok(Json(ExplainReply { unwritten: standing.unwritten, ..reply.await? }))
 }

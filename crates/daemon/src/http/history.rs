@@ -31,11 +31,11 @@ pub(super) async fn history(
     let limit = options.limit.unwrap_or(USUAL).min(MOST);
     let listing = if limit > USUAL { Some(app.readers.listing(&turns).await?) } else { None };
     let (state, standing) = app.view().await?;
-    let asker = app.asker(&peer);
-    let turn = listing.clone();
+    let (turn, of) = (listing.clone(), app.clone());
     let jobs = app.readers.read(move |reader| {
         let _turn = turn;
         let finished = reader.history(Millis::ZERO, limit)?;
+        let asker = of.asker(&peer);
         Ok(finished.iter().map(|f| view::finished_view(asker, &state, f)).collect())
     });
     let (now_ms, jobs) = (app.clock.now().0, jobs.await?);

@@ -223,9 +223,9 @@ impl App {
     }
 
     /// What a peer may see.
-    fn asker(&self, peer: &Peer) -> Asker {
+    fn asker<'a>(&self, peer: &'a Peer) -> Asker<'a> {
         let all = peer.user.operator || peer.user.uid == 0 || peer.user.uid == self.uid;
-        Asker::new(peer.user.uid, all)
+        Asker::new(&peer.user, all)
     }
 }
 

@@ -45,22 +45,20 @@ async fn requeue(app: &Arc<App>, id: JobId, peer: Peer) -> Answered<DoneReply> {
 
 /// Submits a job that is over again; `next`: the number that the next job gets. It is read and checked here: a large one takes its time, and the engine has none for it.
 async fn resubmit(app: &Arc<App>, id: JobId, next: JobId, peer: &Peer) -> Result<DoneReply, Failure> {
-    let (uid, limits) = (peer.user.uid, peer.limits);
+    let (user, limits) = (peer.user.clone(), peer.limits);
     let read = app.readers.read(move |reader| {
-        match reader.owner(id)? {
-            None => return Err(no_such_job(id, next)),
-            Some(owner) if owner != uid => {
-                let text = format!("job {id} belongs to another user, who must submit it again");
-                return Err(Refused::new(403, "not_allowed", text).into());
-            }
-            Some(_) => {}
+        let over = reader.finished(id)?.ok_or_else(|| no_such_job(id, next))?;
+        // Its environment is that of whoever had this number then.
+        if !user.is(&over.job.spec.user) {
+            let text = format!("job {id} belongs to another user, who must submit it again");
+            return Err(Refused::new(403, "not_allowed", text).into());
         }
         let stored = reader.whole_job(id).map_err(|e| match e {
             JournalError::NoEnvironment(_) => Refused::new(409, "conflict", e.to_string()).into(),
             e => Failure::from(e),
         })?;
         let stored = stored.ok_or_else(|| no_such_job(id, next))?;
-        Ok(Submission::check(stored.request, uid, &limits)?)
+        Ok(Submission::check(stored.request, user.uid, &limits)?)
     });
     let submission = Box::new(read.await?);
     let asks = peer.clone();

@@ -35,21 +35,22 @@ pub(super) async fn queue(
     if listing.is_none() && state.jobs().len() as u64 > history::USUAL {
         listing = Some(app.readers.listing(&turns).await?);
     }
-    let asker = app.asker(&peer);
     let now = app.clock.now();
     let (of_state, paces, looks) = (state.clone(), app.paces.clone(), app.board.looks());
-    let turn = listing.clone();
+    let (turn, asks, of) = (listing.clone(), peer.clone(), app.clone());
     let live = blocking(move || {
         let _turn = turn;
         let (done, metered) = (paces.done(&of_state, now), view::metered(&of_state, now, &looks));
-        view::jobs(asker, &of_state, now, Live { done: &done, metered: &metered })
+        view::jobs(of.asker(&asks), &of_state, now, Live { done: &done, metered: &metered })
     });
     let mut reply = JobsReply { unwritten: standing.unwritten, ..live.await? };
     if let Some(turn) = listing.clone().filter(|_| options.all) {
         let since = Millis(now.since(RECENT).0);
+        let of = app.clone();
         let recent = app.readers.read(move |reader| {
             let _turn = turn;
             let recent = reader.history(since, history::MOST)?;
+            let asker = of.asker(&peer);
             Ok(recent.iter().map(|f| view::finished_view(asker, &state, f)).collect::<Vec<_>>())
         });
         add(&mut reply.jobs, recent.await?);

@@ -51,7 +51,7 @@ pub(super) async fn record(
     let page = page.await?.map_err(|e| Failure::from(Refused::new(500, "internal", e.to_string())))?;
     let mut rows = page.rows;
     let asker = app.asker(&peer);
-    hide(&mut rows, |uid| asker.may_read(uid));
+    hide(&mut rows, |uid| asker.may_read_of(uid));
     let reply = RecordReply {
         version: VERSION,
         now_ms: now.0,

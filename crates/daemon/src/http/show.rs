@@ -10,19 +10,19 @@ use axum::extract::State;
 use carma_api::wire::JobDetail;
 use carma_core::model::{Finished, JobId};
 use carma_core::state::State as CoreState;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 /// Tells everything about one job.
 pub(super) async fn show(State(app): Shared, peer: Peer, Words(id): Words<String>) -> Answered<JobDetail> {
-    detail(&app, &peer, job_id(&id)?).await
+    detail(&app, peer, job_id(&id)?).await
 }
 
-pub(super) async fn detail(app: &App, peer: &Peer, id: JobId) -> Answered<JobDetail> {
+pub(super) async fn detail(app: &Arc<App>, peer: Peer, id: JobId) -> Answered<JobDetail> {
     let (state, _) = app.view().await?;
-    let asker = app.asker(peer);
     let now = app.clock.now();
     let rate = app.rates.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
     let (paces, journal, looks) = (app.paces.clone(), app.journal_id.clone(), app.board.looks());
+    let of = app.clone();
     let kept = kept_log(&app.log_dir, id).display().to_string();
     let reply = app.readers.read(move |reader| {
         let mut stored = reader.job(id)?;
@@ -38,7 +38,7 @@ pub(super) async fn detail(app: &App, peer: &Peer, id: JobId) -> Answered<JobDet
         let (done, metered) = (paces.done(&state, now), view::metered(&state, now, &looks));
         let live = Live { done: &done, metered: &metered };
         let beside = Beside { stored: stored.as_ref(), journal: &journal, rate, live };
-        Ok(view::detail(asker, &state, now, &subject, beside))
+        Ok(view::detail(of.asker(&peer), &state, now, &subject, beside))
     });
     Ok(Json(reply.await?))
 }

@@ -35,14 +35,14 @@ pub(super) async fn slowdowns(
     for word in asked.jobs.split(',').filter(|word| !word.is_empty()).take(MOST + 1) {
         let id = job_id(word)?;
         let spec = match state.job(id) {
-            Some(job) => Some((job.spec.command_key, job.spec.user.uid)),
+            Some(job) => Some((job.spec.command_key, job.spec.user.clone())),
             None => {
                 let over = app.readers.read(move |reader| Ok(reader.finished(id)?));
-                over.await?.map(|over| (over.job.spec.command_key, over.job.spec.user.uid))
+                over.await?.map(|over| (over.job.spec.command_key, over.job.spec.user))
             }
         };
         let (command, owner) = spec.ok_or_else(|| no_such_job(id, state.next_id()))?;
-        jobs.push(Subject { id, command, readable: asker.may_read(owner) });
+        jobs.push(Subject { id, command, readable: asker.may_read(&owner) });
     }
     if jobs.is_empty() || jobs.len() > MOST {
         return Err(bad(format!("name 1 to {MOST} jobs, e.g. jobs=3,4")));

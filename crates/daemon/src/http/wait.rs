@@ -35,6 +35,6 @@ pub(super) async fn wait(
     }
     // What it waited in held none.
     let turn = turns.request().await?;
-    let detail = in_turn(Some(turn.clone()), show::detail(&app, &peer, id)).await?;
+    let detail = in_turn(Some(turn.clone()), show::detail(&app, peer, id)).await?;
     Ok((Extension(turn), detail))
 }

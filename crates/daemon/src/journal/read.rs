@@ -242,15 +242,6 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Whose a job is, without a look at what was submitted.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub fn owner(&self, id: JobId) -> Result<Option<u32>, JournalError> {
-        let mut query = self.db.prepare_cached("SELECT uid FROM jobs WHERE id = ?1").map_err(sql("read"))?;
-        query.query_row([id.0], |row| row.get(0)).optional().map_err(sql("read"))
-    }
-
     /// What was submitted as a job, without its environment.
     ///
     /// # Errors

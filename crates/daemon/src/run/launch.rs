@@ -36,6 +36,8 @@ pub struct Launch {
     pub attempt: u32,
     /// What was submitted.
     pub stored: StoredJob,
+    /// What its user was called then.
+    pub user_name: Arc<str>,
     /// UUIDs of its GPUs.
     pub gpus: Vec<Arc<str>>,
     /// How it shares them.
@@ -231,6 +233,7 @@ impl Context {
             env,
             session,
             user: self.as_root.then_some(Owner { uid: stored.uid, gid: stored.gid }),
+            user_name: launch.user_name.clone(),
             not_launched: launch.not_launched,
             log: log_of(&self.log_dir, launch.job, stored),
             checkpoint: checkpoint::directory(&stored.request, &launch.id.journal, launch.job),

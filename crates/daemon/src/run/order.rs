@@ -8,6 +8,7 @@ use carma_process::progress::Owner;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// What a supervisor is told to do.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -32,6 +33,8 @@ pub struct Order {
     pub session: Session,
     /// Whom to become; `None`: stay who we are.
     pub user: Option<Owner>,
+    /// What that user was called when the job was submitted: who has the number by now may be somebody else.
+    pub user_name: Arc<str>,
     /// Launches of it in a row before this one of which nothing came.
     pub not_launched: usize,
     /// Where the output goes.

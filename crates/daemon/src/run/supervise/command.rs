@@ -6,6 +6,7 @@ use crate::run::cgroup::Group;
 use crate::run::order::Order;
 use crate::run::record::Claimed;
 use carma_api::wire::Session;
+use carma_core::model::UserGone;
 use carma_process::process;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigprocmask};
@@ -25,20 +26,34 @@ pub(super) struct NotStarted {
     pub(super) why: String,
     /// The machine lacked something, which is no fault of the job's.
     pub(super) machine: bool,
+    /// Set where its user is no more.
+    pub(super) user_gone: Option<UserGone>,
 }
 
 impl NotStarted {
+    /// The job's own doing, or that of who asks for its end.
+    pub(super) fn because(why: impl Into<String>) -> Self {
+        Self { why: why.into(), machine: false, user_gone: None }
+    }
+
     /// What failed, and how.
     pub(super) fn by(what: &str, error: io::Error) -> Self {
-        Self { why: format!("{what}: {error}"), machine: is_machines(&error) }
+        Self { machine: is_machines(&error), ..Self::because(format!("{what}: {error}")) }
     }
 
     /// What the machine's user database does not tell: no fault of the job's, whatever the error.
     pub(super) fn untold(what: &str, error: &io::Error) -> Self {
-        Self {
-            why: format!("the user database of this machine does not tell {what}: {error}"),
-            machine: true,
-        }
+        let why = format!("the user database of this machine does not tell {what}: {error}");
+        Self { machine: true, ..Self::because(why) }
+    }
+
+    /// The number of its user is not that user's any more.
+    pub(super) fn user_gone(user: &str, uid: u32, now: Option<String>) -> Self {
+        let why = match &now {
+            Some(now) => format!("user {uid} was {user} when it was submitted, and is {now} now"),
+            None => format!("there is no user {user}, {uid}, any more"),
+        };
+        Self { user_gone: Some(UserGone { now: now.map(Into::into) }), ..Self::because(why) }
     }
 }
 
@@ -81,9 +96,8 @@ pub(super) fn start(
     mut record: Claimed,
 ) -> Result<Started, NotStarted> {
     let words = words(order, user)?;
-    let (program, arguments) = words
-        .split_first()
-        .ok_or_else(|| NotStarted { why: "the command is empty".into(), machine: false })?;
+    let (program, arguments) =
+        words.split_first().ok_or_else(|| NotStarted::because("the command is empty"))?;
     let prepare = |e: io::Error| NotStarted::by("its start cannot be prepared", e);
     let out = log.file().try_clone().map_err(prepare)?;
     let err = log.file().try_clone().map_err(prepare)?;
@@ -210,7 +224,7 @@ fn words(order: &Order, user: &User) -> Result<Vec<String>, NotStarted> {
         _ => {
             let why =
                 format!("--login: carma does not know how to run a command in the login shell '{shell}'");
-            return Err(NotStarted { why, machine: false });
+            return Err(NotStarted::because(why));
         }
     };
     let start = [shell.as_str(), "-l", "-c", line].map(str::to_owned);

@@ -85,8 +85,8 @@ fn supervise(mut order: Order) -> io::Result<()> {
     let mut attempt = Attempt { claimed, group: None };
     let (child, mut listener) = match attempt.begin(&mut order) {
         Ok(begun) => begun,
-        Err(NotStarted { why, machine }) => {
-            let exit = Exit { not_started: Some(why), machine, ..Exit::of(ExitStatus::Code(127)) };
+        Err(NotStarted { why, machine, user_gone }) => {
+            let exit = Exit { not_started: Some(why), machine, user_gone, ..Exit::of(ExitStatus::Code(127)) };
             let written = attempt.end(&order, &exit);
             hello(Hello::NotStarted);
             return written;
@@ -117,7 +117,7 @@ struct Attempt {
 impl Attempt {
     /// Starts the command.
     fn begin(&mut self, order: &mut Order) -> Result<(ProcessRef, Listener), NotStarted> {
-        let user = User::told(order.user, order.not_launched)?;
+        let user = User::told(order.user, &order.user_name, order.not_launched)?;
         if let Some(groups) = &order.groups {
             match Group::create(groups, &order.id, order.limits) {
                 Ok(group) => self.group = Some(group),
@@ -145,7 +145,7 @@ impl Attempt {
             }
         }
         if asked_to_end() {
-            return Err(NotStarted { why: "it was to be ended before it had begun".into(), machine: false });
+            return Err(NotStarted::because("it was to be ended before it had begun"));
         }
         let record =
             self.claimed.try_clone().map_err(|e| NotStarted::by("its record cannot be opened again", e))?;

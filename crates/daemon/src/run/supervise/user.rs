@@ -20,6 +20,8 @@ struct Identity {
     uid: Uid,
     gid: Gid,
     groups: Vec<Gid>,
+    /// Login name; `None`: the database knows no such user.
+    name: Option<String>,
     /// Login shell; empty where the system knows none.
     shell: String,
 }
@@ -31,10 +33,11 @@ impl User {
         Identity::find(owner, &System).map(|identity| Self(Some(identity)))
     }
 
-    /// Looks the user of a job up that is to start now, after so many launches in a row of which nothing came.
-    pub(super) fn told(owner: Option<Owner>, not_launched: usize) -> Result<Self, NotStarted> {
+    /// Looks the user of a job up that is to start now, after so many launches in a row of which nothing came. `name`: what that user was
+    /// called when the job was submitted.
+    pub(super) fn told(owner: Option<Owner>, name: &str, not_launched: usize) -> Result<Self, NotStarted> {
         let Some(owner) = owner else { return Ok(Self(None)) };
-        Identity::told(owner, not_launched, &System).map(|identity| Self(Some(identity)))
+        Identity::told(owner, name, not_launched, &System).map(|identity| Self(Some(identity)))
     }
 
     /// The login shell, by the user database or, where we stay who we are, by that of ours; empty where it knows none.
@@ -124,19 +127,32 @@ impl Database for System {
 impl Identity {
     fn find(Owner { uid, gid }: Owner, database: &impl Database) -> io::Result<Self> {
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
-        let (groups, shell) = match database.user(uid)? {
+        let (groups, name, shell) = match database.user(uid)? {
             Some((name, shell)) => {
-                let name = CString::new(name).map_err(io::Error::other)?;
-                (database.groups_of(&name, gid)?, shell)
+                let c_name = CString::new(&*name).map_err(io::Error::other)?;
+                (database.groups_of(&c_name, gid)?, Some(name), shell)
             }
-            None => (vec![gid], String::new()),
+            None => (vec![gid], None, String::new()),
         };
-        Ok(Self { uid, gid, groups, shell })
+        Ok(Self { uid, gid, groups, name, shell })
     }
 
     /// An outage of the database is no fault of the job's: it goes back into the queue, and is tried again after a pause.
-    fn told(owner: Owner, not_launched: usize, database: &impl Database) -> Result<Self, NotStarted> {
+    fn told(
+        owner: Owner,
+        name: &str,
+        not_launched: usize,
+        database: &impl Database,
+    ) -> Result<Self, NotStarted> {
         let identity = Self::find(owner, database).map_err(|e| NotStarted::untold("who its user is", &e))?;
+        // Asked for in the same breath as what is taken on. A user without a name was called by the number. Root is root.
+        let is_same = match &identity.name {
+            Some(now) => now == name,
+            None => owner.uid.to_string() == name,
+        };
+        if !is_same && !identity.uid.is_root() {
+            return Err(NotStarted::user_gone(name, owner.uid, identity.name));
+        }
         // What root may does not go by its groups.
         if !identity.uid.is_root()
             && let Err(e) = database.tells_groups()
@@ -184,23 +200,43 @@ mod tests {
     fn a_job_waits_for_a_user_database_that_does_not_answer() {
         let bob = Owner { uid: 7, gid: 70 };
         let groups = |identity: Identity| identity.groups.into_iter().map(Gid::as_raw).collect::<Vec<_>>();
-        assert_eq!(groups(Identity::told(bob, 0, &Directory(true, true)).unwrap()), [70, 71]);
+        assert_eq!(groups(Identity::told(bob, "bob", 0, &Directory(true, true)).unwrap()), [70, 71]);
         for not_launched in [0, 100] {
-            let NotStarted { why, machine } =
-                Identity::told(bob, not_launched, &Directory(false, true)).unwrap_err();
+            let NotStarted { why, machine, .. } =
+                Identity::told(bob, "bob", not_launched, &Directory(false, true)).unwrap_err();
             assert!(machine && why.contains("who its user is"), "{why}");
         }
         // A list without the groups of the service that is down.
         for not_launched in 0..WAITS_FOR_GROUPS {
-            let NotStarted { why, machine } =
-                Identity::told(bob, not_launched, &Directory(true, false)).unwrap_err();
+            let NotStarted { why, machine, .. } =
+                Identity::told(bob, "bob", not_launched, &Directory(true, false)).unwrap_err();
             assert!(machine && why.contains("all groups of its user"), "{why}");
         }
-        assert_eq!(groups(Identity::told(bob, WAITS_FOR_GROUPS, &Directory(true, false)).unwrap()), [70]);
+        assert_eq!(
+            groups(Identity::told(bob, "bob", WAITS_FOR_GROUPS, &Directory(true, false)).unwrap()),
+            [70]
+        );
         let root = Owner { uid: 0, gid: 0 };
-        assert_eq!(groups(Identity::told(root, 0, &Directory(true, false)).unwrap()), [0]);
+        assert_eq!(groups(Identity::told(root, "operator", 0, &Directory(true, false)).unwrap()), [0]);
         let nobody = Owner { uid: 8, gid: 80 };
-        assert_eq!(groups(Identity::told(nobody, 0, &Directory(true, true)).unwrap()), [80]);
+        assert_eq!(groups(Identity::told(nobody, "8", 0, &Directory(true, true)).unwrap()), [80]);
+    }
+
+    /// `userdel` and `useradd`, while a job waits.
+    #[test]
+    fn a_job_does_not_become_who_has_the_number_of_its_user_by_now() {
+        let told = |uid, name| Identity::told(Owner { uid, gid: 70 }, name, 0, &Directory(true, true));
+        let gone = |uid, name| {
+            let NotStarted { machine, user_gone, .. } = told(uid, name).unwrap_err();
+            assert!(!machine, "no pause brings its user back");
+            user_gone.unwrap().now
+        };
+        assert!(told(7, "bob").is_ok());
+        assert_eq!(gone(7, "alice"), Some("bob".into()));
+        // Nobody had the number when it was submitted, and somebody has now.
+        assert_eq!(gone(7, "7"), Some("bob".into()));
+        assert_eq!(gone(8, "alice"), None);
+        assert!(told(8, "8").is_ok(), "in a container, say");
     }
 
     #[test]
