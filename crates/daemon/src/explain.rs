@@ -10,7 +10,7 @@ use carma_api::wire::{
 };
 use carma_core::explain::{Help, OfTheGpu, Reason, Refusal, Sooner, UserLimit};
 use carma_core::ledger::Gpu;
-use carma_core::model::{Job, JobId, Phase, Placement, SharingMode};
+use carma_core::model::{Job, JobId, Phase, Placement, RunTime, SharingMode};
 use carma_core::plan::{Answer, Spared, makes_room_for};
 use carma_core::policy::{Line, RecoveryMethod};
 use carma_core::state::State;
@@ -250,7 +250,8 @@ fn waiting(asker: Asker<'_>, state: &State, now: Millis, job: &Job) -> Option<Wa
         .to_owned(),
         why: why_there(asker, state, now, job),
         run_s: job.spec.run_s(),
-        due_ms: due.map(|due| due.0),
+        // One that rests on a guess is no time to tell.
+        due_ms: due.filter(|_| !job.spec.told_run().is_some_and(RunTime::is_guess)).map(|due| due.0),
         stands: by_length && job.due.is_some() && due.is_none(),
         overdue: by_length && free && state.is_overdue(job, now),
         urgent: by_length && free && job.is_urgent(),
@@ -281,7 +282,10 @@ fn why_there(asker: Asker<'_>, state: &State, now: Millis, job: &Job) -> String 
                 "{first} first: {} on {gpus} GPU{} ({})",
                 Millis::secs(job.spec.run_s()),
                 if gpus == 1 { "" } else { "s" },
-                match (&job.spec.run_time, job.spec.request.time_limit) {
+                match (job.spec.told_run(), job.spec.request.time_limit) {
+                    (Some(run_time), _) if run_time.is_guess() => {
+                        format!("a guess: {}", asker.source(&job.spec.user, run_time))
+                    }
                     (Some(run_time), _) => asker.source(&job.spec.user, run_time),
                     (None, Some(_)) => "its time limit".to_owned(),
                     (None, None) => "taken where nothing is known".to_owned(),

@@ -142,7 +142,9 @@ fn expected_left(
     let elapsed = started.map_or(Millis::ZERO, |started| now.since(started));
     let by_count = started.and(done).and_then(|done| done.left_s(seconds(now)));
     let by_count = by_count.or_else(|| started.and_then(|_| left_of_counted(state, job, done)));
-    let (left_s, source) = match (by_count, &job.spec.run_time) {
+    // What runs of a few other commands took is no time to tell: one `true` would leave a training of days a second.
+    let forecast = job.spec.run_time.as_ref().filter(|forecast| !forecast.is_guess());
+    let (left_s, source) = match (by_count, forecast) {
         (Some(left), _) => (left.round() as u64, "its own count".to_owned()),
         (None, Some(forecast)) => {
             let (quantiles, ran_s) = ([forecast.low_s, forecast.median_s, forecast.high_s], elapsed.0 / 1000);

@@ -68,6 +68,9 @@ const fn wider(level: RunsOf) -> f64 {
     }
 }
 
+/// Parts of a forecast that differ by less are equal.
+const ALIKE: f64 = 1e-9;
+
 /// The same of runs of the program that differ in their length alone, which stand behind those of the very command.
 const SCALED_WIDER: f64 = 0.5;
 
@@ -213,7 +216,7 @@ impl Running {
 struct Kept {
     #[serde(flatten)]
     run: Run,
-    /// The user, where it counts who it was: where users share a class. Else 0.
+    /// The user, where it counts who it was: where users share a class. Else 0, and for all jobs in what older versions stored.
     #[serde(default, skip_serializing_if = "is_zero")]
     by: u64,
     /// The command, where a class has several. Else 0, and in what older versions stored.
@@ -229,7 +232,8 @@ impl Kept {
         let (by, of) = match level {
             RunsOf::Command => (0, 0),
             RunsOf::Shared => (class.user, 0),
-            RunsOf::Program | RunsOf::User | RunsOf::All => (0, class.command),
+            RunsOf::Program | RunsOf::User => (0, class.command),
+            RunsOf::All => (class.user, class.command),
         };
         Self { run, by, of, length: class.length.filter(|_| level == RunsOf::Program) }
     }
@@ -374,7 +378,7 @@ impl RunTimes {
                 let there = running().iter().filter(|job| job.class.key(level) == key);
                 runs.extend(there.map(|job| (Kept::new(job.run(counts), level, &job.class), 1.0)));
             }
-            if level == RunsOf::Shared {
+            if matches!(level, RunsOf::Shared | RunsOf::All) {
                 each_user_once(&mut runs);
             }
             if let Some(length) = class.length.filter(|_| level == RunsOf::Program) {
@@ -421,16 +425,18 @@ struct Source {
 /// Runs of all levels, the narrow ones first.
 struct Mixed {
     weighted: Vec<Weighted>,
-    /// What the forecast is named after: the narrowest level with a run that came to its end, or counts; how many those are, and of how many
-    /// commands.
+    /// What the forecast is named after: the level that it comes from for the largest part, of equal ones the narrowest; how many of its runs
+    /// came to their end, or count, and of how many commands those are.
     basis: Option<(RunsOf, Source, usize, u32)>,
+    /// What part that is.
+    part: f64,
     /// What all narrower levels leave to the wider ones.
     left: f64,
 }
 
 impl Mixed {
     const fn new() -> Self {
-        Self { weighted: Vec::new(), basis: None, left: 1.0 }
+        Self { weighted: Vec::new(), basis: None, part: 0.0, left: 1.0 }
     }
 
     fn add(&mut self, level: RunsOf, runs: Vec<(Kept, f64)>, source: Source) {
@@ -444,8 +450,9 @@ impl Mixed {
             return;
         }
         let known = ended().count();
-        if self.basis.is_none() && known > 0 {
-            self.basis = Some((level, source, known, commands(&runs)));
+        let part = self.left * own / all;
+        if known > 0 && part > self.part + ALIKE {
+            (self.basis, self.part) = (Some((level, source, known, commands(&runs))), part);
         }
         self.weighted.extend(runs.iter().map(|(kept, weight)| Weighted {
             seconds: kept.run.seconds,

@@ -40,7 +40,40 @@ fn from_the_very_command_to_all_jobs() {
         median(&times, class(1, 9, 1)).map(|(_, level, runs)| (level, runs)),
         Some((RunsOf::User, 32))
     );
-    assert_eq!(median(&times, class(9, 1, 1)), Some((30, RunsOf::All, 60)));
+    // Each user's for as much as the other's, though one has run twice as many.
+    assert_eq!(median(&times, class(9, 1, 1)).map(|(_, level, runs)| (level, runs)), Some((RunsOf::All, 60)));
+}
+
+#[test]
+fn one_user_does_not_speak_for_all() {
+    let mut times = RunTimes::default();
+    for n in 0..3 {
+        times.learn(&class(2 + n, 1, 1), ran(18_000));
+    }
+    for n in 0..200 {
+        times.learn(&class(1, 1, n), ran(20));
+    }
+    let of_all = times.forecast(&class(9, 1, 1), || &[]).unwrap();
+    assert_eq!((of_all.basis, of_all.median_s, of_all.high_s), (RunsOf::All, 18_000, 18_000));
+    // It is stored.
+    let mut again = RunTimes::default();
+    for (key, body) in times.changes().unwrap() {
+        again.load(&key, &body.unwrap()).unwrap();
+    }
+    assert_eq!(again.forecast(&class(9, 1, 1), || &[]), Some(of_all));
+}
+
+#[test]
+fn a_forecast_is_named_after_what_it_comes_from() {
+    let mut times = RunTimes::default();
+    for n in 0..20 {
+        times.learn(&class(2, 1, n), ran(438));
+    }
+    times.learn(&class(1, 1, 1), ran(36));
+    // One run of another program of the user, and twenty-one of all users.
+    assert_eq!(median(&times, class(1, 2, 1)).map(|(_, level, runs)| (level, runs)), Some((RunsOf::All, 21)));
+    (0..3).for_each(|_| times.learn(&class(1, 1, 1), ran(36)));
+    assert_eq!(median(&times, class(1, 2, 1)).map(|(_, level, runs)| (level, runs)), Some((RunsOf::User, 4)));
 }
 
 #[test]
@@ -59,9 +92,9 @@ fn how_many_commands_it_rests_on_is_told() {
         times.learn(&class(1, 1, command), cut(1));
     }
     assert_eq!(of(&times, class(1, 1, 2)), Some((RunsOf::Program, 24, 5, false)));
-    let counts = [runs(class(4, 1, 1), 5, Some(60)), runs(class(4, 1, 2), 5, Some(62))];
+    let counts = [1, 2, 4, 5].map(|command| runs(class(4, 1, command), 5, Some(60 + command)));
     let counted = times.forecast(&class(4, 1, 3), || &counts).unwrap();
-    assert_eq!((counted.runs, counted.commands, counted.counted, counted.is_guess()), (2, 2, true, true));
+    assert_eq!((counted.runs, counted.commands, counted.counted, counted.is_guess()), (4, 4, true, true));
     // It is stored.
     let mut again = RunTimes::default();
     for (key, body) in times.changes().unwrap() {
@@ -79,7 +112,7 @@ fn one_run_of_the_command_counts_for_more_than_all_else_and_of_the_program_does_
     times.learn(&class(1, 1, 2), ran(5000));
     assert_eq!(median(&times, class(1, 1, 2)), Some((5000, RunsOf::Command, 1)));
     times.learn(&class(1, 3, 1), ran(5000));
-    assert_eq!(median(&times, class(1, 3, 2)), Some((10, RunsOf::Program, 1)));
+    assert_eq!(median(&times, class(1, 3, 2)), Some((10, RunsOf::User, 32)));
 }
 
 /// A command of a program at this number of epochs.

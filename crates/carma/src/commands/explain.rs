@@ -148,16 +148,22 @@ fn start(waiting: &WaitingView, now_ms: u64, screen: &Screen) -> Option<String> 
     if waiting.urgent {
         return Some("urgent: GPUs are kept for it now".to_owned());
     }
-    let due_ms = waiting.due_ms?;
-    let at = time_of_day(due_ms, now_ms, screen);
+    let at = |due_ms| time_of_day(due_ms, now_ms, screen);
     if waiting.overdue {
-        let over = Millis(now_ms).since(Millis(due_ms));
         let kept = match waiting.place {
             1 => "it is looked at first, and GPUs are kept for it",
             _ => "GPUs are kept for it, after those for the jobs before it",
         };
-        return Some(format!("{over} over its bound of {at}: {kept}"));
+        return Some(match waiting.due_ms {
+            Some(due_ms) => {
+                let over = Millis(now_ms).since(Millis(due_ms));
+                format!("{over} over its bound of {}: {kept}", at(due_ms))
+            }
+            None => format!("over the bound on its start, which rests on a guess: {kept}"),
+        });
     }
+    let due_ms = waiting.due_ms?;
+    let at = at(due_ms);
     let left = Millis(due_ms).since(Millis(now_ms));
     Some(format!("by {at} (in {left}) if run times are as expected: from then on GPUs are kept for it"))
 }

@@ -177,7 +177,7 @@ impl Want {
     /// The same of a job that has waited for long and would go on waiting: for this floor, and taken to run no longer than expected. By what nine
     /// of ten such jobs take, one of minutes among some of days would wait for days.
     pub(super) fn after_waiting(self, job: &Job, floor: Fraction) -> Self {
-        let expected = rounded_up(Millis::secs(job.spec.run_s()));
+        let expected = rounded_up(Millis::secs(job.spec.known_run_s()));
         let takes = Some(self.takes.map_or(expected, |most| most.min(expected)));
         Self { floor: Some(floor), takes, is_tried: !job.spec.is_run_known(), ..self }
     }

@@ -46,6 +46,12 @@ impl RunTime {
         !matches!(self.basis, RunsOf::Command | RunsOf::Shared) && !self.exact && self.commands < least
     }
 
+    /// Whether it is a guess from what other programs took: any time limit says more of this one.
+    #[must_use]
+    pub fn is_of_others(&self) -> bool {
+        self.is_guess() && matches!(self.basis, RunsOf::User | RunsOf::All)
+    }
+
     /// The mean of such runs, from three quantiles: the median and those of 5 and 95 %, where the bounds are read from few runs to hold
     /// for 10 and 90 % (Pearson and Tukey, Biometrika 52, 1965). Most runs are shorter: a few take very long.
     #[must_use]
@@ -115,6 +121,44 @@ mod tests {
         };
         assert!(of(RunsOf::User, 1) && of(RunsOf::Program, 4) && of(RunsOf::All, 0));
         assert!(!of(RunsOf::User, 5) && !of(RunsOf::Command, 1) && !of(RunsOf::Shared, 1));
+    }
+
+    #[test]
+    fn a_guess_lends_nothing_and_a_time_limit_says_more() {
+        use crate::spec::{Forecasts, JobId, NewJob, Profile, Request, USUAL_RUN_S, User};
+        let run = RunTime {
+            low_s: 1,
+            median_s: 1,
+            high_s: 1,
+            basis: RunsOf::All,
+            runs: 1,
+            commands: 1,
+            counted: false,
+            scaled: false,
+            exact: false,
+        };
+        let told = |run_time, limit_s: Option<u64>| {
+            let job = NewJob {
+                id: JobId(1),
+                user: User::new(1, "a"),
+                name: "j".into(),
+                command_key: 1,
+                program_key: None,
+                request: Request { time_limit: limit_s.map(crate::units::Millis::secs), ..Request::of(1) },
+                forecasts: Forecasts::default(),
+                profile: Profile::default(),
+                run_time: Some(run_time),
+                hold: false,
+            };
+            (job.most_run_s(), job.run_s(), job.mean_run_s(), job.known_run_s())
+        };
+        // One `true` has run on the machine.
+        assert_eq!(told(run, None), (None, 1, 1, USUAL_RUN_S));
+        assert_eq!(told(run, Some(600)), (Some(600), 600, 600, 600));
+        for told_by in [RunTime { commands: 5, ..run }, RunTime { basis: RunsOf::Program, ..run }] {
+            assert_eq!(told(told_by, None), (Some(1), 1, 1, 1));
+            assert_eq!(told(told_by, Some(600)), (Some(1), 1, 1, 1));
+        }
     }
 
     #[test]
