@@ -141,18 +141,27 @@ fn same_server(options: &Options, a: &Job, pa: &Placement, b: &Job, pb: &Placeme
         && pa.gpus.iter().any(|g| pb.gpus.contains(g))
 }
 
-/// The likely culprit and why: the command that has faulted before, else the first to report if it was
+/// The likely culprit and why: the command that has faulted before, else the job that has died of most faults beside others of which none
+/// has shown one of its own since, else the first to report if it was
 /// well ahead, else the job that had run for the shortest time, since the others have shown for longer
 /// that they do not fault. The wording of the error tells nothing: it depends on the call that noticed.
 fn likeliest<'a, 'b>(state: &State, group: &[&'b Fallen<'a>]) -> Option<(&'b Fallen<'a>, Arc<str>)> {
     let faults = |f: &Fallen<'_>| state.faults_of(f.job.spec.command_key);
     let most = group.iter().map(|f| faults(f)).max()?;
-    let worst: Vec<&Fallen<'_>> = group.iter().copied().filter(|f| faults(f) == most).collect();
+    let mut worst: Vec<&Fallen<'_>> = group.iter().copied().filter(|f| faults(f) == most).collect();
+    // It is there each time, and those around it are others: by how long they have run alone, the newcomer would be blamed each time.
+    let died = |f: &Fallen<'_>| state.unexplained_faults_of(f.job);
+    let deaths = worst.iter().map(|f| died(f)).max()?;
+    worst.retain(|f| died(f) == deaths);
     let first = *worst.first()?;
     let because: Arc<str> = match (most, group.len()) {
         (_, 1) => "no other job died of it".into(),
         (1, _) => "its command faulted once before".into(),
         (2.., _) => format!("its command faulted {most} times before").into(),
+        (0, _) if deaths > 0 && worst.len() == 1 => match deaths {
+            1 => "it died of a fault beside others before".into(),
+            _ => format!("it died of {deaths} faults beside others before").into(),
+        },
         (0, _) => {
             if worst.get(1).is_none_or(|second| second.at.since(first.at) >= CLEAR_LEAD) {
                 return Some((first, "it was the first to report".into()));

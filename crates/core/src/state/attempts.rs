@@ -2,6 +2,7 @@
 //!
 //! What the end of a command means is in [`super::outcome`].
 
+use super::outcome::is_suspected;
 use super::peaks::Peak;
 use super::{Applied, State};
 use crate::explain::Reason;
@@ -312,6 +313,10 @@ impl State {
     ) {
         if let Some(job) = self.jobs.remove(&id) {
             self.unindex(&job);
+            // Suspected, it ran where only its own fault could end it.
+            if state == JobState::Failed && is_suspected(&job) {
+                self.is_guilty(id);
+            }
             self.exceeded.remove(&id);
             if job.due.is_some() {
                 // Of several attempts the last one did the whole work. A job without an attempt takes no time in the shadow.

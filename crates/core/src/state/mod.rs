@@ -35,6 +35,7 @@ pub(crate) use suspensions::{MOST_SPREADS, aside};
 pub(crate) use waiting::JobKind;
 pub use waiting::Queue;
 
+use crate::explain::Reason;
 use crate::input::{Action, Input, Rejected};
 use crate::ledger::Gpu;
 use crate::model::{Finished, GpuId, Job, JobId, Phase, User};
@@ -79,6 +80,9 @@ pub struct State {
     /// Commands that a fault was put down to, and that have ended well outside MPS since: once.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     cleared: BTreeSet<u64>,
+    /// Jobs whose own fault was seen: who died with them died of that.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    guilty: BTreeSet<JobId>,
     /// The index of the GPU with which the round-robin ring goes on.
     ring: u32,
     last_id: Option<JobId>,
@@ -229,6 +233,15 @@ impl State {
     /// Times that a command faulted under MPS.
     pub(crate) fn faults_of(&self, command_key: u64) -> u32 {
         self.faulted.get(&command_key).copied().unwrap_or(0)
+    }
+
+    /// How many faults a job died of in company that were put down to a job of which no fault of its own was seen since.
+    pub(crate) fn unexplained_faults_of(&self, job: &Job) -> usize {
+        let is_one = |verdict: &&Reason| match verdict {
+            Reason::FaultVictim { culprit: Some(culprit), .. } => !self.guilty.contains(culprit),
+            _ => false,
+        };
+        job.past.iter().map(|attempt| &attempt.verdict).filter(is_one).count()
     }
 
     /// What none of the commands exceeded that ran lately; `None`: too few have run.

@@ -20,6 +20,12 @@ const MOST_SUSPECTS: usize = 64;
 /// Commands whose faults are remembered at most.
 const FAULT_MEMORY: usize = 10_000;
 
+/// Whether a fault was put down to a job, or may yet be.
+pub(super) fn is_suspected(job: &Job) -> bool {
+    matches!(job.phase, Phase::Judging { .. })
+        || job.past.iter().any(|attempt| matches!(attempt.verdict, Reason::FaultSuspect { .. }))
+}
+
 impl State {
     /// Whether the verdict on an attempt that ends so depends on the memory of its GPUs around its end, so that a look
     /// from after it is worth waiting for.
@@ -231,19 +237,24 @@ impl State {
     /// Keeps the command that a fault is put down to from MPS.
     fn remember_fault(&mut self, id: JobId, verdict: &Reason) {
         let Some((job, past)) = self.job(id).and_then(|job| Some((job, job.past.last()?))) else { return };
-        let (gpus, at) = (past.placement.gpus.clone(), past.ended);
+        let (gpus, at, uid) = (past.placement.gpus.clone(), past.ended, job.spec.user.uid);
         let (key, again) = match verdict {
             Reason::FaultSuspect { .. } | Reason::FaultCulprit { .. } => (job.spec.command_key, true),
             // One that ended before is not judged itself.
             Reason::FaultVictim { culprit: Some(culprit), .. } => {
                 let mut suspects = gpus.iter().filter_map(|g| self.gpu(*g)).flat_map(|gpu| &gpu.suspects);
                 let Some(suspect) = suspects.find(|s| s.job == *culprit) else { return };
-                (suspect.command, false)
+                let (key, job) = (suspect.command, suspect.job);
+                // Its processes tore the server down, so that nothing is open.
+                if !self.job(job).is_some_and(is_suspected) {
+                    self.is_guilty(job);
+                }
+                (key, false)
             }
             _ => return,
         };
         if again {
-            let suspect = Suspect { job: id, uid: job.spec.user.uid, command: key, at };
+            let suspect = Suspect { job: id, uid, command: key, at };
             self.suspect(&gpus, suspect);
         }
         if self.faulted.len() >= FAULT_MEMORY && !self.faulted.contains_key(&key) {
@@ -258,6 +269,14 @@ impl State {
     /// A command that one fault was put down to has ended well where only its own fault could have ended it.
     fn clear_of_fault(&mut self, key: u64) {
         if self.faults_of(key) == 1 && self.cleared.insert(key) {
+    /// A job has shown that the fault was its own.
+    pub(super) fn is_guilty(&mut self, job: JobId) {
+        self.guilty.insert(job);
+        if self.guilty.len() > FAULT_MEMORY {
+            self.guilty.pop_first();
+        }
+    }
+
             self.faulted.remove(&key);
             if self.cleared.len() > FAULT_MEMORY {
                 self.cleared.pop_first();
