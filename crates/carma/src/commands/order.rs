@@ -3,10 +3,12 @@
 use super::Context;
 use super::printed::Printed;
 use crate::cli::IdRange;
-use carma_api::wire::DoneReply;
+use carma_api::wire::{DoneReply, JobsReply};
 use carma_api::{Client, ClientError};
 use carma_cli::clean;
 use carma_cli::failure::{Failure, Outcome};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// What an order is about.
@@ -37,7 +39,24 @@ impl Target {
 /// Gives an order for each target.
 pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order: &str) -> Outcome {
     let mut client = context.client()?;
-    each(IdRange::all(ranges), |id| ask(&mut client, target, id, order))
+    let mut ids = IdRange::all(ranges);
+    if target == Target::Jobs && ids.len() > 1 {
+        let live: JobsReply = client.get("/v1/jobs")?;
+        // In the order of the queue, as the daemon tells it.
+        let waiting = live.jobs.iter().filter(|job| job.state == "PENDING").map(|job| job.id);
+        ids = waiting_first(ids, waiting);
+    }
+    each(ids, |id| ask(&mut client, target, id, order))
+}
+
+/// Jobs that wait before those that run, and of those the last to come first: by what one leaves, none starts that is about to get the
+/// same order. Else `carma cancel 1-60` would start most of those that it cancels.
+fn waiting_first(ids: Vec<u64>, waiting: impl Iterator<Item = u64>) -> Vec<u64> {
+    let places: BTreeMap<u64, usize> = waiting.enumerate().map(|(place, id)| (id, place)).collect();
+    let (mut first, then): (Vec<_>, Vec<_>) = ids.into_iter().partition(|id| places.contains_key(id));
+    first.sort_by_key(|id| Reverse(places.get(id)));
+    first.extend(then);
+    first
 }
 
 /// Refusals that are told one by one: of a range that is larger than what there is, many are the same.
@@ -87,6 +106,13 @@ pub(crate) fn line(target: Target, id: u64, done: &DoneReply) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_waits_goes_first_from_the_end_of_the_queue() {
+        // Shortest first: 9 is at the head, and 5 is held. 2 and 8 run.
+        assert_eq!(waiting_first((1..=9).collect(), [9, 3, 5].into_iter()), [5, 3, 9, 1, 2, 4, 6, 7, 8]);
+        assert_eq!(waiting_first(vec![7, 4], [].into_iter()), [7, 4]);
+    }
 
     #[test]
     fn the_answer_says_what_it_is_about() {
