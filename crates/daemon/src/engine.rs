@@ -35,7 +35,7 @@ use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitR
 use carma_core::explain::Reason;
 use carma_core::input::{Action, Input, Observation, Rejected};
 use carma_core::ledger::Gpu;
-use carma_core::model::{Estimator, Exit, GpuId, Job, JobId, Phase, SharingMode, SuspendStep};
+use carma_core::model::{EndLevel, Estimator, Exit, GpuId, Job, JobId, Phase, SharingMode, SuspendStep};
 use carma_core::plan::{Detail, bars_move, best_move, plan_in};
 use carma_core::state::State;
 use carma_core::units::{MiB, Millis};
@@ -286,6 +286,7 @@ impl Engine {
                 tracing::info!("job {id} still runs; watching it again");
                 self.apply(started(supervisor, child));
                 self.suspend_on(id);
+                self.end_on(id);
                 self.parts.slowdowns.paces().open(id, name);
                 self.parts.watcher.adopted(watched, pidfd, false);
             }
@@ -293,6 +294,7 @@ impl Engine {
                 tracing::warn!("job {id} still runs, unsupervised: its supervisor was killed");
                 self.apply(started(supervisor, Some(child)));
                 self.suspend_on(id);
+                self.end_on(id);
                 self.parts.watcher.adopted(watched, pidfd, true);
             }
             Ok(Found::NeverStarted) => {
@@ -317,6 +319,19 @@ impl Engine {
             }
             SuspendStep::Asked | SuspendStep::Suspended => {}
         }
+    }
+
+    /// A job that was told to end, or to save its work, when the daemon stopped is told once more: what says so to it, or to the control
+    /// daemon of MPS, is a thread of the daemon, which may have died with it.
+    fn end_on(&mut self, id: JobId) {
+        let Some(job) = self.state.job(id) else { return };
+        let (Some(ending), Some(placement)) = (job.ending(), job.placement()) else { return };
+        let Some((level, _)) = ending.sent else { return };
+        if level == EndLevel::Checkpoint && ending.cannot_save {
+            return;
+        }
+        let (attempt, cause) = (placement.attempt, ending.cause.clone());
+        self.actions.push(Action::End { job: id, attempt, level, cause });
     }
 
     /// Removes what is left of attempts and lives that are over: records, fences, cgroups.

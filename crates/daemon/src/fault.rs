@@ -17,6 +17,8 @@ pub enum Point {
     AfterExit,
     /// That a job leaves its GPU or comes back is in the journal, and nothing is done about it yet.
     AfterSuspension,
+    /// That a job is told to end, or to save its work, is in the journal, and it has not been told.
+    AfterEnding,
     /// A launch is about to spawn a supervisor: it is held up here for two seconds, rather than the daemon killed.
     HoldLaunch,
 }
@@ -29,6 +31,7 @@ impl Point {
             Self::AfterSpawn => "after-spawn",
             Self::AfterExit => "after-exit",
             Self::AfterSuspension => "after-suspension",
+            Self::AfterEnding => "after-ending",
             Self::HoldLaunch => "hold-launch",
         }
     }

@@ -77,6 +77,9 @@ pub struct Performer {
 impl Performer {
     /// Carries out one action that the journal has.
     pub fn perform(&self, action: &Action, state: &State, journal: &Journal, lives: &Lives) {
+        if matches!(action, Action::End { .. }) {
+            fault::inject(Point::AfterEnding);
+        }
         match action {
             Action::Launch { job, placement } => self.launch(*job, placement, state, journal, lives),
             Action::End { job, attempt, level: EndLevel::Checkpoint, .. } => {

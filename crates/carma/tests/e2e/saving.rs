@@ -49,6 +49,23 @@ const COUNTS: &str = "
     [ $n -eq 41 ] && { echo done; exit 0; }
     echo ready; while :; do sleep 0.02; done";
 
+/// `kill -9` of the daemon right after `carma requeue`.
+#[test]
+fn a_job_saves_its_work_though_the_daemon_dies_before_it_has_asked() {
+    let mut daemon = Setup::new(ONE).start();
+    let id = daemon.submit(saves(&daemon, COUNTS, 3_600_000));
+    says(&daemon, id, "ready");
+    daemon.kill();
+    daemon.restart(&[("CARMA_FAULT", "after-ending")]);
+    // It dies before it has answered.
+    daemon.carma(&["requeue", &id.to_string()]);
+    daemon.wait_dead();
+    daemon.restart(&[]);
+    let over = daemon.end_of(id);
+    assert_eq!((over.job.state.as_str(), over.attempts.len()), ("COMPLETED", 2), "{}", daemon.log());
+    assert!(daemon.output(id).ends_with("restart 1 from 41\ndone\n"), "{}", daemon.output(id));
+}
+
 #[test]
 fn a_job_saves_its_work_and_goes_on_where_it_was() {
     let daemon = Setup::new(ONE).start();

@@ -182,6 +182,8 @@ impl State {
             && Self::bars_suspension(job).is_none()
             && halt.now.is_none()
             && halt.failed.is_none()
+            // It lost all of its work by it once, which no gain of others' is worth.
+            && !job.past.iter().any(|attempt| matches!(attempt.verdict, Reason::Stuck { .. }))
             && halt.times < MOST_TIMES
             && held > MiB::ZERO
     }
