@@ -386,6 +386,14 @@ pub enum Rejected {
         /// Its owner.
         owner: Arc<str>,
     },
+    /// Its user may not release it.
+    #[error("job {job} is held by {by}; only an operator or root may release it")]
+    HeldByOperator {
+        /// Number of the job.
+        job: JobId,
+        /// Who holds it.
+        by: Arc<str>,
+    },
     /// Only root and operators may do that.
     #[error("only root, an operator or the user that carma runs as may drain or resume a GPU")]
     AdminOnly,

@@ -37,7 +37,9 @@ impl From<Rejected> for Refused {
     fn from(rejected: Rejected) -> Self {
         let (status, code) = match rejected {
             Rejected::NoSuchJob(_) | Rejected::NoSuchGpu => (404, "not_found"),
-            Rejected::NotAllowed { .. } | Rejected::AdminOnly => (403, "not_allowed"),
+            Rejected::NotAllowed { .. } | Rejected::HeldByOperator { .. } | Rejected::AdminOnly => {
+                (403, "not_allowed")
+            }
             Rejected::BadRequest(_)
             | Rejected::TooManyGpus { .. }
             | Rejected::Slices { .. }

@@ -298,8 +298,8 @@ pub fn jobs(asker: Asker<'_>, state: &State, now: Millis, live: Live<'_>) -> Job
 fn reason_of(job: &Job, waiting: Option<&Reason>) -> Reason {
     match &job.phase {
         Phase::Pending => waiting.cloned().unwrap_or(Reason::NotPlannedYet),
-        Phase::Held { by, gone: None } => Reason::Held { by: by.clone() },
-        Phase::Held { by: _, gone: Some(gone) } => {
+        Phase::Held { by, operator, gone: None } => Reason::Held { by: by.clone(), operator: *operator },
+        Phase::Held { gone: Some(gone), .. } => {
             let User { name, uid, .. } = &job.spec.user;
             Reason::UserGone { user: name.clone(), uid: *uid, now: gone.now.clone() }
         }

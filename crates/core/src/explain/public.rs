@@ -32,7 +32,7 @@ impl Reason {
             | Self::Later { last: _ }
             | Self::UserLimit { user: _, limit: UserLimit::Jobs { most: _ } }
             | Self::UserLimit { user: _, limit: UserLimit::Gpus { wanted: _, used: _, most: _ } }
-            | Self::Held { by: _ }
+            | Self::Held { by: _, operator: _ }
             | Self::UserGone { user: _, uid: _, now: _ }
             | Self::Launching
             | Self::NotPlannedYet

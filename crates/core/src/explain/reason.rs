@@ -199,6 +199,9 @@ pub enum Reason {
     Held {
         /// Name of the user who asked for it.
         by: Arc<str>,
+        /// Its user may not release it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        operator: bool,
     },
     /// Held back by carma: its number is not its user's any more, and it runs as nobody else.
     UserGone {

@@ -92,7 +92,8 @@ fn all() -> Vec<Reason> {
             user: "bob".into(),
             limit: UserLimit::Energy { used_j: 7_300_000, most_j: 7_200_000, left: Millis::secs(60) },
         },
-        Reason::Held { by: "bob".into() },
+        Reason::Held { by: "bob".into(), operator: false },
+        Reason::Held { by: "bob".into(), operator: true },
         Reason::UserGone { user: "bob".into(), uid: 1001, now: Some("eve".into()) },
         Reason::UserGone { user: "bob".into(), uid: 1001, now: None },
         Reason::Pause { error: text(), until: Millis(1) },
@@ -165,7 +166,7 @@ fn marked(reason: &Reason) -> Reason {
     let mut value = serde_json::to_value(reason).unwrap();
     let mut found = Vec::new();
     leaves(&value, "", &mut found);
-    for at in found.iter().filter(|at| !at.ends_with("/by") && !at.ends_with("/user")) {
+    for at in found.iter().filter(|at| !["/by", "/user", "/now"].iter().any(|name| at.ends_with(name))) {
         let mut with = value.clone();
         *with.pointer_mut(at).unwrap() = Value::String(SECRET.into());
         if serde_json::from_value::<Reason>(with.clone()).is_ok() {

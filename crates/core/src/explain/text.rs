@@ -286,7 +286,10 @@ impl fmt::Display for Reason {
                 write!(f, "Priority(those before it go first, and up to job {last} none of them finds room)")
             }
             Self::UserLimit { user, limit } => write!(f, "UserLimit({})", user_limit(user, limit)),
-            Self::Held { by } => write!(f, "Held(by {by}; `carma release` lets it go)"),
+            Self::Held { by, operator: false } => write!(f, "Held(by {by}; `carma release` lets it go)"),
+            Self::Held { by, operator: true } => {
+                write!(f, "Held(by {by}; only an operator or root may let it go)")
+            }
             Self::UserGone { user, uid, now: Some(now) } => {
                 write!(
                     f,

@@ -23,6 +23,9 @@ pub enum Phase {
     Held {
         /// Who holds it.
         by: Arc<str>,
+        /// That is an operator or root, and not its user, who may not release it then.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        operator: bool,
         /// Set where carma holds it, since its user is no more.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         gone: Option<UserGone>,

@@ -44,11 +44,25 @@ pub struct User {
     pub operator: bool,
 }
 
+/// No login name: it has spaces.
+const REPAIR: &str = "carma journal repair";
+
 impl User {
     /// A user without any authority over others.
     #[must_use]
     pub fn new(uid: u32, name: impl Into<Arc<str>>) -> Self {
         Self { uid, name: name.into(), operator: false }
+    }
+
+    /// Root, as what `carma journal repair` does is told. It holds what may have run, and whose job it is knows best whether it has.
+    #[must_use]
+    pub fn repair() -> Self {
+        Self::new(0, REPAIR)
+    }
+
+    /// Whether that is who gave an order.
+    pub(crate) fn is_repair(&self) -> bool {
+        self.uid == 0 && &*self.name == REPAIR
     }
 
     /// Whether this is the same person: a number that its user has left is given to the next one. Root is root under any name.

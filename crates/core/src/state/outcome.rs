@@ -82,7 +82,8 @@ impl State {
             let User { name, uid, .. } = &self.get(id)?.spec.user;
             let reason = Reason::UserGone { user: name.clone(), uid: *uid, now: gone.now.clone() };
             self.leave(id, Some(exit.clone()), reason);
-            return self.hold_back(id, "carma".into(), Some(gone.clone()));
+            let held = Phase::Held { by: "carma".into(), operator: false, gone: Some(gone.clone()) };
+            return self.hold_back(id, held);
         }
         if let Some(why) = &exit.not_started {
             let reason = Reason::NotStarted { why: why.clone() };

@@ -8,7 +8,6 @@ use crate::explain::Reason;
 use crate::input::Rejected;
 use crate::model::{
     Computed, EndCause, Ending, Estimator, Job, JobId, JobState, NewJob, Phase, Profile, RunTime, User,
-    UserGone,
 };
 use crate::reading::GpuInfo;
 use crate::units::{MiB, Millis};
@@ -22,7 +21,7 @@ impl State {
         self.check_request(new)?;
         self.last_id = Some(new.id);
         let by = new.user.name.clone();
-        let phase = if new.hold { Phase::Held { by, gone: None } } else { Phase::Pending };
+        let phase = if new.hold { Phase::Held { by, operator: false, gone: None } } else { Phase::Pending };
         self.accounts.open(&new.user);
         if !self.index.usage.contains_key(&new.user.uid) {
             self.weigh_newcomer(new.user.uid);
@@ -241,7 +240,14 @@ impl State {
         let job = self.get(id)?;
         self.allowed(job, by)?;
         match job.phase {
-            Phase::Pending => self.hold_back(id, by.name.clone(), None),
+            Phase::Pending => {
+                let operator = !by.is(&job.spec.user) && !by.is_repair();
+                self.hold_back(id, Phase::Held { by: by.name.clone(), operator, gone: None })
+            }
+            Phase::Held { operator: false, gone: None, .. } if !by.is(&job.spec.user) => self
+                .update(id, |job| {
+                    job.phase = Phase::Held { by: by.name.clone(), operator: true, gone: None }
+                }),
             Phase::Held { .. } => Ok(()),
             Phase::Launching { .. } => Err(Rejected::WrongState {
                 job: id,
@@ -257,17 +263,12 @@ impl State {
     }
 
     /// Holds a job that waits.
-    pub(super) fn hold_back(
-        &mut self,
-        id: JobId,
-        by: Arc<str>,
-        gone: Option<UserGone>,
-    ) -> Result<(), Rejected> {
+    pub(super) fn hold_back(&mut self, id: JobId, held: Phase) -> Result<(), Rejected> {
         let job = self.get(id)?;
         let uid = job.spec.user.uid;
         // When it is released it comes only then, as far as its place among the others goes.
         let had_bound = job.due.is_some();
-        self.update(id, |job| (job.phase, job.due) = (Phase::Held { by, gone }, None))?;
+        self.update(id, |job| (job.phase, job.due) = (held, None))?;
         if had_bound {
             self.shadows.over(uid, id, Millis::ZERO);
             self.move_bounds(uid);
@@ -276,8 +277,13 @@ impl State {
     }
 
     pub(super) fn release(&mut self, id: JobId, by: &User) -> Result<(), Rejected> {
-        let job = self.jobs.get(&id).cloned().ok_or(Rejected::NoSuchJob(id))?;
-        self.allowed(&job, by)?;
+        let job = self.get(id)?;
+        self.allowed(job, by)?;
+        if let Phase::Held { by: holder, operator: true, .. } = &job.phase
+            && !self.is_admin(by)
+        {
+            return Err(Rejected::HeldByOperator { job: id, by: holder.clone() });
+        }
         if !matches!(job.phase, Phase::Held { .. }) {
             return Err(Rejected::WrongState {
                 job: id,

@@ -1133,7 +1133,7 @@ impl Stage {
         let mut text = format!("job {} {}", job.spec.id, job.state());
         match &job.phase {
             Phase::Pending => {}
-            Phase::Held { by, gone } => {
+            Phase::Held { by, operator: _, gone } => {
                 let _ = write!(text, ", held by {by}");
                 if let Some(gone) = gone {
                     let _ =

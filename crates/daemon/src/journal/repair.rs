@@ -488,7 +488,7 @@ impl Salvage {
 
     /// Makes the state fit to go on with: nothing that may have run is started again.
     fn settle_jobs(&mut self, state_dir: &Path, cut: bool, no_records: bool, report: &mut Repair) {
-        let by = User::new(0, "carma journal repair");
+        let by = User::repair();
         let (mut held, mut failed, mut over) = (Vec::new(), Vec::new(), Vec::new());
         let latest = self.lives.keys().next_back().map_or(Millis(0), |at| Millis(at.unsigned_abs()));
         let ids: Vec<JobId> = self.state.jobs().keys().copied().collect();
