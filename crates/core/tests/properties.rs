@@ -845,6 +845,7 @@ impl World {
                     exit: Exit {
                         status: *status,
                         evidence: kind.map(|kind| Evidence { kind, line: "a line".into() }),
+                        last_line: None,
                         not_started: (*never != Never::Ran).then(|| "no such file".into()),
                         machine: *never == Never::ByTheMachine,
                         user_gone: (*never == Never::ByItself && *oom_kills > 0)

@@ -71,6 +71,9 @@ pub struct Exit {
     pub status: ExitStatus,
     /// What the tail of the log gives away.
     pub evidence: Option<Evidence>,
+    /// The last line of the log of a command that failed at once, where that gives nothing away: it is no evidence, and tells its user most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_line: Option<String>,
     /// Set when the command never ran: why (no such program, directory gone, ...).
     pub not_started: Option<String>,
     /// With `not_started`: the machine lacked something (memory, descriptors, room on its disk), which is no fault of
@@ -99,6 +102,7 @@ impl Exit {
         Self {
             status,
             evidence: None,
+            last_line: None,
             not_started: None,
             machine: false,
             user_gone: None,

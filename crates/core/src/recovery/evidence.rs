@@ -339,6 +339,14 @@ pub fn scan(tail: &str) -> Option<Evidence> {
     found
 }
 
+/// The last line of a log that is not empty, as a reason shows it.
+#[must_use]
+pub fn last_line(tail: &str) -> Option<String> {
+    // A bar that was drawn over is one line with its later states.
+    let last = tail.split(['\n', '\r']).rev().map(str::trim).find(|line| !line.is_empty())?;
+    Some(shorten(last))
+}
+
 /// Whether two kinds are the same but for what they measured.
 fn same_kind(a: EvidenceKind, b: EvidenceKind) -> bool {
     std::mem::discriminant(&a) == std::mem::discriminant(&b)
@@ -361,6 +369,15 @@ mod tests {
 
     fn kind(tail: &str) -> Option<EvidenceKind> {
         scan(tail).map(|e| e.kind)
+    }
+
+    #[test]
+    fn the_last_line_is_the_last_that_says_something() {
+        assert_eq!(last_line(""), None);
+        assert_eq!(last_line(" \n\r\n"), None);
+        let python = "python3: can't open file 'trian.py': [Errno 2] No such file or directory";
+        assert_eq!(last_line(&format!("hello\n{python}\n\n")).as_deref(), Some(python));
+        assert_eq!(last_line("10%\r20%\rno space left").as_deref(), Some("no space left"));
     }
 
     #[test]

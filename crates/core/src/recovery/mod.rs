@@ -12,6 +12,6 @@ pub(crate) use around::Around;
 pub use around::{Glance, Glances};
 pub use blame::Blame;
 pub(crate) use blame::{OomFacts, blame};
-pub use evidence::{Evidence, EvidenceKind, Said, scan};
+pub use evidence::{Evidence, EvidenceKind, Said, last_line, scan};
 pub use ladder::Floor;
 pub(crate) use ladder::{Next, Tried, after_growth, after_neighbours, kept, next_attempt};

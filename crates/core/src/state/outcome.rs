@@ -10,7 +10,7 @@ use crate::model::{
     EndCause, Exit, ExitStatus, HostUse, Job, JobId, JobState, Phase, Placement, SharingMode, SuspendStep,
     User,
 };
-use crate::recovery::{EvidenceKind, Said};
+use crate::recovery::{Evidence, EvidenceKind, Said};
 use crate::spec::GpuId;
 use crate::units::Millis;
 
@@ -131,7 +131,9 @@ impl State {
                 return Ok(());
             }
             _ => {
-                failed(Reason::CommandFailed { status: status.to_string(), evidence: exit.evidence.clone() })
+                let said = exit.last_line.clone().map(|line| Evidence { kind: EvidenceKind::OwnError, line });
+                let evidence = exit.evidence.clone().or(said);
+                failed(Reason::CommandFailed { status: status.to_string(), evidence })
             }
         };
         self.leave(id, Some(exit.clone()), reason.clone());

@@ -28,7 +28,7 @@
 //! sooner ID                    what would let it start now
 //! spared ID                    why nobody leaves although it is measured below what the policy keeps it at
 //! start ID ... [as=MODE]       the supervisor runs
-//! exit ID [code=N | signal=N | unknown] [log="..."] [not-started="..." [user-gone=NAME: whose its user's number is now; nobody]]
+//! exit ID [code=N | signal=N | unknown] [log="..."] [last-line="..."] [not-started="..." [user-gone=NAME: whose its user's number is now; nobody]]
 //! launch-fails ID error="..." [permanent]
 //! cannot-save ID why="..."       it was to save its work and could not be asked to
 //! cancel|hold|release|requeue|suspend|unsuspend ID by=USER      eve@alice is eve, who has the number that was alice's
@@ -873,6 +873,7 @@ impl Stage {
         let exit = Exit {
             status,
             evidence: words.take("log").and_then(|log| recovery::scan(&log)),
+            last_line: words.take("last-line"),
             not_started: words.take("not-started"),
             machine: words.flag("machine"),
             user_gone: words

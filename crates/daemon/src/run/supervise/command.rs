@@ -140,9 +140,30 @@ pub(super) fn start(
         b's' => "its session cannot be set up".to_owned(),
         b'u' => "its user cannot be taken on".to_owned(),
         b'd' => format!("its directory {} is gone or cannot be entered", order.cwd),
-        _ => format!("cannot run '{program}'"),
+        _ => match not_on_path(program, order.env.get("PATH").map_or("", |path| path), &order.cwd, user) {
+            Some(why) => return Err(NotStarted::because(why)),
+            None => format!("cannot run '{program}'"),
+        },
     };
     Err(NotStarted::by(&what, io::Error::from_raw_os_error(error)))
+}
+
+/// That a program is in no directory of a PATH, as far as its user may look, where that is so. The kernel's word is of a directory that
+/// it could not look into, as root's is where a job came from `su`.
+fn not_on_path(program: &str, path: &str, cwd: &str, user: &User) -> Option<String> {
+    if program.contains('/') {
+        return None;
+    }
+    let find = |name: &str| {
+        let mut at = path.split(':').map(|dir| Path::new(cwd).join(dir).join(name));
+        user.act(|| Ok(at.find(|file| file.is_file()))).ok()
+    };
+    if find(program)?.is_some() {
+        return None;
+    }
+    let other = (program == "python").then(|| find("python3")).flatten().flatten();
+    let hint = other.map(|file| format!("; there is {}", file.display())).unwrap_or_default();
+    Some(format!("'{program}' is not on PATH{hint}"))
 }
 
 /// A copy of this process, in the job's cgroup if that can be: outside of it the job is tracked by its descent, and no
@@ -273,4 +294,23 @@ fn keep_standard_streams_only() -> io::Result<()> {
     let result =
         unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_nowhere_is_told_from_one_that_cannot_be_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let user = User::find(None).unwrap();
+        let at = dir.path().display().to_string();
+        let why = |program: &str| not_on_path(program, &format!("/no/such:{at}"), "/", &user);
+        assert_eq!(why("python").as_deref(), Some("'python' is not on PATH"));
+        File::create(dir.path().join("python3")).unwrap();
+        assert_eq!(why("python"), Some(format!("'python' is not on PATH; there is {at}/python3")));
+        // It is there, and what the kernel says of it is true; and who names a path is told of that.
+        assert_eq!((why("python3"), why("./train.sh")), (None, None));
+        assert_eq!(not_on_path("python3", "", &at, &user), None, "an empty part is the job's directory");
+    }
 }

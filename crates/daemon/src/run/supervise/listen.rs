@@ -7,7 +7,7 @@ use super::user::User;
 
 use crate::run::order::Order;
 use crate::run::pace::{News, SOCKET};
-use carma_core::recovery::{Evidence, scan};
+use carma_core::recovery::{Evidence, last_line, scan};
 use carma_process::progress::{Ears, Event, Output};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -79,10 +79,23 @@ pub(super) struct Listener {
     place: PathBuf,
 }
 
+/// What the log says of a command that failed.
+#[derive(Default)]
+pub(super) struct Said {
+    pub(super) evidence: Option<Evidence>,
+    pub(super) last_line: Option<String>,
+}
+
+impl Said {
+    fn of(tail: &str) -> Self {
+        Self { evidence: scan(tail), last_line: last_line(tail) }
+    }
+}
+
 struct Begun {
     /// Closed to have it end; after a byte, if the command failed.
     stop: OwnedFd,
-    said: mpsc::Receiver<Option<Evidence>>,
+    said: mpsc::Receiver<Said>,
 }
 
 impl Listener {
@@ -116,7 +129,7 @@ impl Listener {
 
     /// The command is over: what the log says of its failure, if it failed. A log that cannot be read in time says
     /// nothing.
-    pub(super) fn finish(mut self, failed: bool) -> Option<Evidence> {
+    pub(super) fn finish(mut self, failed: bool) -> Said {
         if failed {
             self.begin();
         }
@@ -125,10 +138,10 @@ impl Listener {
                 let _ = rustix::io::write(&stop, &[1]);
             }
             drop(stop);
-            said.recv_timeout(if failed { PATIENCE } else { Duration::from_millis(200) }).ok()?
+            said.recv_timeout(if failed { PATIENCE } else { Duration::from_millis(200) }).ok()
         });
         let _ = std::fs::remove_dir_all(&self.place);
-        said
+        said.unwrap_or_default()
     }
 }
 
@@ -152,11 +165,11 @@ struct Thread {
 }
 
 impl Thread {
-    fn run(&mut self, stopped: &OwnedFd) -> Option<Evidence> {
+    fn run(&mut self, stopped: &OwnedFd) -> Said {
         // carma's own files need no rights of the user's; but nothing here needs root's.
         if let Err(e) = self.user.enter() {
             complain!("carma supervisor of {}: it is not heard: {e}", self.name);
-            return None;
+            return Said::default();
         }
         let quick = (self.alive / LOOKS).max(SHORTEST);
         let (mut next, mut told) = (Instant::now() + self.alive, Instant::now());
@@ -169,7 +182,7 @@ impl Thread {
                     self.tell();
                 }
                 let failed = rustix::io::read(stopped, &mut [0; 1]).is_ok_and(|length| length > 0);
-                return failed.then(|| scan(&self.log.tail()))?;
+                return if failed { Said::of(&self.log.tail()) } else { Said::default() };
             }
             if beat {
                 self.hear();

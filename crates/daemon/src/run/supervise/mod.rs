@@ -20,7 +20,7 @@ use carma_core::model::{Exit, ExitStatus, ProcessRef};
 use carma_process::process;
 use checkpoint::{DIRECTORY, Prepared};
 use command::{NotStarted, Started};
-use listen::Listener;
+use listen::{Listener, Said};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
@@ -40,6 +40,8 @@ pub const ARGUMENT: &str = "__supervise";
 
 /// How long a command may run at most to count as one that ends at once.
 const AT_ONCE: Duration = Duration::from_millis(50);
+/// How long a command may run that failed at once: what it printed last is why.
+const AT_FIRST: Duration = Duration::from_secs(10);
 /// How long what the command left behind may take to end.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(2);
 
@@ -93,15 +95,19 @@ fn supervise(mut order: Order) -> io::Result<()> {
         }
     };
     hello(Hello::Running { supervisor: me, child });
+    let began = Instant::now();
 
     if !ends_at_once(child.pid, &signals, listen::alive(&order)) {
         listener.begin();
     }
     let status = wait(child.pid, &signals, attempt.group.as_ref());
     end_leftovers(attempt.group.as_ref());
-    let evidence = listener.finish(status != ExitStatus::Code(0));
+    let ran = began.elapsed();
+    let Said { evidence, last_line } = listener.finish(status != ExitStatus::Code(0));
+    // Later it is anything: a step of the training, or what a library says at the end.
+    let last_line = last_line.filter(|_| evidence.is_none() && ran < AT_FIRST);
     let host = attempt.group.as_ref().map(Group::usage).unwrap_or_default();
-    let written = attempt.end(&order, &Exit { evidence, host, ..Exit::of(status) });
+    let written = attempt.end(&order, &Exit { evidence, last_line, host, ..Exit::of(status) });
     if status == ExitStatus::Code(0) {
         checkpoint::tidy_up(&order);
     }
