@@ -483,6 +483,12 @@ pub(crate) struct HistoryArgs {
     /// How many jobs
     #[arg(long, short = 'n', value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) limit: u32,
+    /// Only jobs of this user
+    #[arg(long, short, value_name = "NAME")]
+    pub(crate) user: Option<String>,
+    /// Only jobs that ended in these states: FAILED, oom, CANCELLED,TO; may be repeated
+    #[arg(long, short, value_name = "STATE", value_delimiter = ',', value_parser = state)]
+    pub(crate) state: Vec<String>,
     /// Show reasons in full, however long
     #[arg(long, short)]
     pub(crate) wide: bool,

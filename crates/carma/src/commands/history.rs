@@ -14,10 +14,34 @@ pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
     if let Some(HistoryVerb::Export(args)) = &args.verb {
         return export(context, args);
     }
-    context.listing(&format!("/v1/history?limit={}", args.limit), args.json, |reply: &JobsReply, screen| {
+    let mut path = format!("/v1/history?limit={}", args.limit);
+    if let Some(user) = &args.user {
+        path += &format!("&user={}", in_query(user));
+    }
+    if !args.state.is_empty() {
+        path += &format!("&state={}", args.state.join(","));
+    }
+    let all = args.user.is_none() && args.state.is_empty();
+    context.listing(&path, args.json, |reply: &JobsReply, screen| {
         let screen = if args.wide { screen.clone().unlimited() } else { screen.clone() };
+        if reply.jobs.is_empty() && !all {
+            return unwritten(reply.unwritten.as_ref(), reply.now_ms, &screen) + "No such job is over yet.\n";
+        }
         render(reply, args.limit, &screen)
     })
+}
+
+/// A word as an address has it: whatever is more than a letter, a digit or a sign of a name by its bytes.
+fn in_query(word: &str) -> String {
+    let mut text = String::new();
+    for byte in word.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
+            text.push(char::from(byte));
+        } else {
+            text += &format!("%{byte:02X}");
+        }
+    }
+    text
 }
 
 /// Prints what was learned of memory.

@@ -2,6 +2,7 @@
 
 use super::connections::blocking;
 use super::{Asked, Listing, Long, MyTurns, Shared, history};
+use crate::journal::Which;
 use crate::messages::Peer;
 use crate::view::{self, Live};
 use axum::Json;
@@ -49,7 +50,7 @@ pub(super) async fn queue(
         let of = app.clone();
         let recent = app.readers.read(move |reader| {
             let _turn = turn;
-            let recent = reader.history(since, history::MOST)?;
+            let recent = reader.history(since, history::MOST, &Which::default())?;
             let asker = of.asker(&peer);
             Ok(recent.iter().map(|f| view::finished_view(asker, &state, f)).collect::<Vec<_>>())
         });

@@ -22,7 +22,7 @@ pub use crate::error::JournalError;
 pub use backup::backup;
 pub use check::{Finding, check};
 pub use ended::Keep;
-pub use read::Reader;
+pub use read::{Reader, Which};
 pub use repair::{Repair, RepairError, repair};
 
 use crate::config::{JournalConfig, Sync};

@@ -236,6 +236,23 @@ pub struct Environment {
     pub jobs: Vec<(JobId, u32, u64)>,
 }
 
+/// Which jobs are asked for that are over.
+#[derive(Debug, Clone, Default)]
+pub struct Which {
+    /// Those of the user of this name; `None`: of all.
+    pub user: Option<String>,
+    /// Those that ended in one of these states; empty: in any.
+    pub states: Vec<String>,
+}
+
+impl Which {
+    /// Whether all jobs are.
+    #[must_use]
+    pub const fn is_all(&self) -> bool {
+        self.user.is_none() && self.states.is_empty()
+    }
+}
+
 /// A read-only view of the journal.
 pub struct Reader {
     db: Connection,
@@ -283,7 +300,17 @@ impl Reader {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub fn history(&self, since: Millis, limit: u64) -> Result<Vec<Finished>, JournalError> {
+    pub fn history(&self, since: Millis, limit: u64, which: &Which) -> Result<Vec<Finished>, JournalError> {
+        if !which.is_all() {
+            let states = format!(",{},", which.states.join(","));
+            return self.select(
+                "SELECT id, body FROM history WHERE ended_ms >= ?1
+                 AND (?3 IS NULL OR json_extract(body, '$.job.spec.user.name') = ?3)
+                 AND (?4 = ',,' OR instr(?4, ',' || json_extract(body, '$.state') || ',') > 0)
+                 ORDER BY ended_ms DESC, id DESC LIMIT ?2",
+                params![since.0, limit, which.user, states],
+            );
+        }
         self.select(
             "SELECT id, body FROM history WHERE ended_ms >= ?1 ORDER BY ended_ms DESC, id DESC LIMIT ?2",
             params![since.0, limit],

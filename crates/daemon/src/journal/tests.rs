@@ -151,7 +151,7 @@ fn one_user_s_long_commands_fill_no_disk_and_cost_another_no_history() {
     for id in 2..=40 {
         let uid = if id == 2 { 1 } else { 2 };
         let Input::Submitted(mut new) = submitted(id) else { unreachable!() };
-        new.user = User::new(uid, "u");
+        new.user = User::new(uid, format!("u{uid}"));
         let request = SubmitRequest { command: vec!["x".repeat(1_000_000)], ..SubmitRequest::default() };
         let stored = StoredJob { request, uid, gid: 1, log: "/log".into(), estimate: None };
         let mut batch = Batch { jobs: vec![(JobId(id), stored)], ..Batch::default() };
@@ -172,6 +172,18 @@ fn one_user_s_long_commands_fill_no_disk_and_cost_another_no_history() {
     assert_eq!(journal.recover().unwrap(), state);
     sweep(&mut journal);
     assert_eq!(ids(&journal, "jobs"), [1, 2, 40]);
+    let over = |user: Option<&str>, states: &[&str]| -> Vec<u64> {
+        let states = states.iter().map(|state| (*state).to_owned()).collect();
+        let which = Which { user: user.map(str::to_owned), states };
+        let found = Journal::reader(&path).unwrap().history(Millis::ZERO, 10, &which).unwrap();
+        found.iter().map(|over| over.job.spec.id.0).collect()
+    };
+    assert_eq!(
+        (over(None, &[]), over(Some("u1"), &[]), over(Some("u"), &[])),
+        (vec![40, 2], vec![2], vec![])
+    );
+    assert_eq!((over(Some("u2"), &["CANCELLED"]), over(Some("u2"), &["FAILED"])), (vec![40], vec![]));
+    assert_eq!(over(None, &["FAILED", "CANCELLED"]), [40, 2]);
     drop(journal);
     let bad: Vec<_> = check(&path).into_iter().filter(|finding| !finding.ok).collect();
     assert!(bad.is_empty(), "{bad:?}");
