@@ -1,6 +1,8 @@
 //! Where the daemon's socket and configuration are, for those who ask and for the one who serves.
 
 use std::ffi::OsString;
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 /// Socket of the daemon that root runs for everyone.
@@ -9,8 +11,26 @@ const SYSTEM: &str = "/run/carma/carma.sock";
 /// Where a client looks when it is not told: at the system's daemon if there is one, else at the
 /// user's own.
 pub(crate) fn default_socket() -> PathBuf {
+    of_two(Path::new(SYSTEM), own_socket())
+}
+
+/// A socket that a killed daemon has left hides no daemon of the user's.
+fn of_two(system: &Path, own: PathBuf) -> PathBuf {
+    if !system.exists() || (own != system && own.exists() && is_left(system)) {
+        return own;
+    }
+    system.to_owned()
+}
+
+/// Whether nobody listens at a socket.
+fn is_left(socket: &Path) -> bool {
+    UnixStream::connect(socket).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+}
+
+/// The system's socket, where clients go there and not to a daemon at this one.
+pub(crate) fn asked_before(own: &Path) -> Option<&'static Path> {
     let system = Path::new(SYSTEM);
-    if system.exists() { system.to_owned() } else { own_socket() }
+    (own != system && system.exists() && !is_left(system)).then_some(system)
 }
 
 /// Where a daemon listens when it is not told: at the system's place as root, else at the user's.
@@ -84,6 +104,23 @@ mod tests {
         assert_eq!(of(false, None, home), Path::new("/home/a/.local/state/carma/carma.sock"));
         assert_eq!(of(false, Some(""), home), Path::new("/home/a/.local/state/carma/carma.sock"));
         assert_eq!(of(false, None, None), Path::new("/run/carma/carma.sock"));
+    }
+
+    #[test]
+    fn a_socket_that_a_killed_daemon_left_hides_no_daemon() {
+        use std::os::unix::net::UnixListener;
+        let dir = tempfile::tempdir().unwrap();
+        let (system, own) = (dir.path().join("system"), dir.path().join("own"));
+        let asked = || of_two(&system, own.clone());
+        assert_eq!(asked(), own);
+        let serves = UnixListener::bind(&system).unwrap();
+        assert_eq!(asked(), system);
+        drop(UnixListener::bind(&own).unwrap());
+        assert_eq!(asked(), system, "the system's answers");
+        drop(serves);
+        assert_eq!(asked(), own);
+        std::fs::remove_file(&own).unwrap();
+        assert_eq!(asked(), system, "which the error is to name");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! `carma serve`: the daemon.
 
+use super::stream::say;
 use crate::cli::{LogFormat, ServeArgs};
-use crate::places::{default_config, own_socket, own_state};
+use crate::places::{asked_before, default_config, own_socket, own_state};
 use carma_cli::failure::{Failure, Outcome};
 use carma_daemon::config::{self, Config};
 use carma_daemon::{ServeError, ServeOptions};
@@ -38,6 +39,14 @@ pub(crate) fn run(socket: Option<PathBuf>, args: &ServeArgs) -> Outcome {
         speed: args.speed.unwrap_or(1),
         config,
     };
+    let system = asked_before(&options.socket).filter(|_| options.socket == own_socket());
+    if let Some(system) = system {
+        say(&format!(
+            "clients ask the daemon at {} unless they are told otherwise: set CARMA_SOCKET={} for them",
+            system.display(),
+            options.socket.display()
+        ));
+    }
     if args.until_eof {
         end_with_owner(options.socket.clone())
             .map_err(|e| Failure::new(format!("cannot wait for the end of standard input: {e}")))?;
