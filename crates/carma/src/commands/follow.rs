@@ -2,9 +2,10 @@
 
 use carma_api::{Client, ClientError, LogPiece};
 use carma_cli::failure::Failure;
+use rustix::fs::OFlags;
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes that are read at once.
@@ -24,7 +25,7 @@ pub(crate) enum Log {
 impl Log {
     /// From its start, whenever it appears.
     pub(crate) fn new(socket: &Path, id: u64, kept: bool, path: &Path) -> Self {
-        if kept { Self::Kept(KeptLog::new(socket, id)) } else { Self::File(Follower::new(path)) }
+        if kept { Self::Kept(KeptLog::new(socket, id)) } else { Self::File(Follower::new(path, Owner::Any)) }
     }
 
     /// Whether the output has begun.
@@ -141,6 +142,7 @@ impl KeptLog {
 #[derive(Debug)]
 pub(crate) struct Follower {
     path: PathBuf,
+    owner: Owner,
     file: Option<File>,
     at: u64,
     /// Something was read: a file may be there before the job that writes to it.
@@ -169,20 +171,20 @@ pub(crate) enum Notice {
 
 impl Follower {
     /// Begins at the start of the file, whenever it appears.
-    pub(crate) fn new(path: &Path) -> Self {
-        Self { path: path.to_owned(), file: None, at: 0, seen: false }
+    pub(crate) fn new(path: &Path, owner: Owner) -> Self {
+        Self { path: path.to_owned(), owner, file: None, at: 0, seen: false }
     }
 
     /// Goes on with a file that is open, at an offset.
-    pub(crate) fn resume(path: &Path, file: File, at: u64) -> Self {
-        Self { path: path.to_owned(), file: Some(file), at, seen: false }
+    pub(crate) fn resume(path: &Path, owner: Owner, file: File, at: u64) -> Self {
+        Self { path: path.to_owned(), owner, file: Some(file), at, seen: false }
     }
 
     /// Begins with what comes after what a file holds now; `None`: there is no file yet.
     pub(crate) fn of_news(path: &Path) -> Option<Self> {
-        let file = open_log(path, None).ok()?;
+        let file = open_log(path, None, Owner::Any).ok()?;
         let end = file.metadata().ok()?.len();
-        Some(Self::resume(path, file, end))
+        Some(Self::resume(path, Owner::Any, file, end))
     }
 
     /// Copies a piece of what is new to `out`. `pid`: the job's process, which still has a deleted log open.
@@ -191,7 +193,7 @@ impl Follower {
     /// When `out` takes no more. A log that cannot be read now may be readable later: [`Pumped::failed`].
     pub(crate) fn pump(&mut self, pid: Option<u32>, out: &mut dyn Write) -> io::Result<Pumped> {
         if self.file.is_none() {
-            self.file = open_log(&self.path, pid).ok();
+            self.file = open_log(&self.path, pid, self.owner).ok();
         }
         let mut notice = None;
         if let Some(meta) = self.meta()
@@ -204,7 +206,7 @@ impl Follower {
         if !pumped.more
             && pumped.failed.is_none()
             && self.is_replaced()
-            && let Ok(file) = open_log(&self.path, None)
+            && let Ok(file) = open_log(&self.path, None, self.owner)
         {
             (self.file, self.at) = (Some(file), 0);
             notice = Some(Notice::Replaced);
@@ -250,25 +252,64 @@ impl Follower {
 ///
 /// # Errors
 /// When there is neither.
-pub(crate) fn open_log(path: &Path, pid: Option<u32>) -> io::Result<File> {
-    let error = match open_regular(path) {
+pub(crate) fn open_log(path: &Path, pid: Option<u32>, owner: Owner) -> io::Result<File> {
+    let error = match open_regular(path, owner) {
         Ok(file) => return Ok(file),
         Err(error) => error,
     };
     match pid {
         Some(pid) if error.kind() == io::ErrorKind::NotFound => {
-            open_regular(Path::new(&format!("/proc/{pid}/fd/1"))).map_err(|_| error)
+            open_regular(Path::new(&format!("/proc/{pid}/fd/1")), owner).map_err(|_| error)
         }
         _ => Err(error),
     }
 }
 
-/// Opens a file, but nothing that could block or take output away from its reader.
-fn open_regular(path: &Path) -> io::Result<File> {
+/// Opens a file, but nothing that could block or take output away from its reader; and as root none that the job's user does not own: a link
+/// in its place would have root print what that user may not read.
+fn open_regular(path: &Path, owner: Owner) -> io::Result<File> {
+    let refused = |why: String| io::Error::new(io::ErrorKind::InvalidInput, why);
     if !std::fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+        return Err(refused("not a regular file".into()));
     }
-    File::open(path)
+    // It may be another one by now.
+    let file = File::options().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path)?;
+    let meta = file.metadata()?;
+    if !meta.is_file() {
+        return Err(refused("not a regular file".into()));
+    }
+    match owner {
+        Owner::Only(uid) if meta.uid() != uid => Err(refused(format!(
+            "it belongs to user {} and not to the job's, {uid}: read it as that user, e.g. with `sudo -u`",
+            meta.uid()
+        ))),
+        Owner::Only(_) | Owner::Any => Ok(file),
+    }
+}
+
+/// Whose a log has to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// The kernel says whether the reader may.
+    Any,
+    /// Root may read everything, and is to read what is this user's.
+    Only(u32),
+}
+
+impl Owner {
+    /// Of a job's log.
+    ///
+    /// # Errors
+    /// The reader is root, and nobody has the name of the job's user.
+    pub(crate) fn of(user: &str) -> Result<Self, Failure> {
+        if !rustix::process::geteuid().is_root() {
+            return Ok(Self::Any);
+        }
+        let uid = nix::unistd::User::from_name(user).ok().flatten().map(|user| user.uid.as_raw());
+        let uid = uid.or_else(|| user.parse().ok());
+        let none = || Failure::new(format!("there is no user {user}, whose log it is: read the file itself"));
+        uid.map(Self::Only).ok_or_else(none)
+    }
 }
 
 /// Where the last `lines` lines of a file begin.
@@ -338,7 +379,7 @@ mod tests {
     fn a_log_that_appears_grows_shrinks_and_goes() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("7.log");
-        let mut follower = Follower::new(&path);
+        let mut follower = Follower::new(&path, Owner::Any);
         assert!(Follower::of_news(&path).is_none());
         assert_eq!(pump(&mut follower), (String::new(), None));
         fs::write(&path, "one\n").unwrap();
@@ -376,7 +417,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("7.log");
         fs::write(&path, vec![b'x'; 2 * CHUNK + 1]).unwrap();
-        let mut follower = Follower::new(&path);
+        let mut follower = Follower::new(&path, Owner::Any);
         let mut look = || {
             let mut out = Vec::new();
             let pumped = follower.pump(None, &mut out).unwrap();
@@ -409,10 +450,11 @@ mod tests {
         let pumped = KeptLog::new(&dir.path().join("s"), 7).pump(&mut Vec::new()).unwrap();
         assert_eq!(pumped.failed.map(|failure| failure.code), Some(carma_cli::failure::NO_DAEMON));
         // A directory opens and gives no bytes, as a file does whose server is away.
-        let mut follower = Follower::resume(dir.path(), File::open(dir.path()).unwrap(), 0);
+        let mut follower = Follower::resume(dir.path(), Owner::Any, File::open(dir.path()).unwrap(), 0);
         let failed = follower.pump(None, &mut Vec::new()).unwrap().failed;
         assert!(failed.unwrap().message.unwrap().contains("cannot be read"));
-        let absent = Follower::new(&dir.path().join("7.log")).pump(None, &mut Vec::new()).unwrap();
+        let absent =
+            Follower::new(&dir.path().join("7.log"), Owner::Any).pump(None, &mut Vec::new()).unwrap();
         assert!(absent.failed.is_none(), "there is no log");
     }
 
@@ -431,18 +473,36 @@ mod tests {
             std::thread::yield_now();
         }
         fs::remove_file(&path).unwrap();
-        let mut follower = Follower::new(&path);
+        let mut follower = Follower::new(&path, Owner::Any);
         let mut out = Vec::new();
         follower.pump(Some(child.id()), &mut out).unwrap();
         assert_eq!(out, b"deep\n");
         drop(child.stdin.take());
         child.wait().unwrap();
-        assert!(open_log(&path, Some(child.id())).is_err());
+        assert!(open_log(&path, Some(child.id()), Owner::Any).is_err());
+    }
+
+    /// `ln -s /etc/shadow out.txt`, where root reads the log of another.
+    #[test]
+    fn root_reads_what_is_the_jobs_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let (own, link) = (dir.path().join("own"), dir.path().join("link"));
+        fs::write(&own, "mine").unwrap();
+        std::os::unix::fs::symlink(&own, &link).unwrap();
+        let me = rustix::process::geteuid().as_raw();
+        for path in [&own, &link] {
+            assert!(open_log(path, None, Owner::Only(me)).is_ok());
+            let error = open_log(path, None, Owner::Only(me + 1)).unwrap_err().to_string();
+            assert!(error.contains(&format!("belongs to user {me} and not to the job's")), "{error}");
+        }
     }
 
     #[test]
     fn nothing_is_read_from_pipes_and_devices() {
-        assert_eq!(open_log(Path::new("/dev/null"), None).unwrap_err().to_string(), "not a regular file");
+        assert_eq!(
+            open_log(Path::new("/dev/null"), None, Owner::Any).unwrap_err().to_string(),
+            "not a regular file"
+        );
     }
 
     #[test]

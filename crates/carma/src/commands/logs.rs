@@ -1,7 +1,7 @@
 //! `carma logs`: a job's output, by way of the daemon or from its file.
 
 use super::Context;
-use super::follow::{Follower, KeptLog, Log, open_log, tail_start};
+use super::follow::{Follower, KeptLog, Log, Owner, open_log, tail_start};
 use super::stream::{self, Attendant, Ending, Events, say};
 use super::wait::{end_line, is_over};
 use crate::cli::LogsArgs;
@@ -74,7 +74,8 @@ fn kept(
 /// Prints a log that is a file of the user's, or makes ready to follow it.
 fn file(detail: &JobDetail, args: &LogsArgs, follow: bool) -> Result<Option<Follower>, Failure> {
     let path = Path::new(&detail.log);
-    match open_log(path, detail.pid) {
+    let owner = Owner::of(&detail.job.user)?;
+    match open_log(path, detail.pid, owner) {
         Ok(file) => {
             let start = args.tail.map_or(Ok(0), |lines| tail_start(&file, lines));
             let start = start.map_err(|e| unreadable(detail, &e))?;
@@ -82,10 +83,10 @@ fn file(detail: &JobDetail, args: &LogsArgs, follow: bool) -> Result<Option<Foll
                 print_from(file, start, detail)?;
                 return Ok(None);
             }
-            Ok(Some(Follower::resume(path, file, start)))
+            Ok(Some(Follower::resume(path, owner, file, start)))
         }
         // It comes when the job starts, or is found through the job's process.
-        Err(e) if follow && e.kind() == ErrorKind::NotFound => Ok(Some(Follower::new(path))),
+        Err(e) if follow && e.kind() == ErrorKind::NotFound => Ok(Some(Follower::new(path, owner))),
         Err(e) => Err(unreadable(detail, &e)),
     }
 }
