@@ -674,7 +674,10 @@ mod tests {
         (4..=13).for_each(|id| submit(&mut state, id, 1, 0));
         let user = state.job(JobId(3)).unwrap().spec.user.name.clone();
         assert_eq!(said(&state, 13), Some(format!("behind 10 jobs of {user}")));
-        assert!(why_there(ANYBODY, &state, NOW, state.job(JobId(13)).unwrap()).contains("behind 10 jobs of"));
+        assert!(
+            why_there(Asker::new(&anybody(), false), &state, NOW, state.job(JobId(13)).unwrap())
+                .contains("behind 10 jobs of")
+        );
     }
 
     #[test]

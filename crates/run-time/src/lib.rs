@@ -422,21 +422,32 @@ struct Source {
     scaled: bool,
 }
 
+/// What a forecast may be named after: the level that it comes from for the largest part, of equal ones the narrowest.
+struct Named {
+    level: RunsOf,
+    source: Source,
+    /// How many of its runs came to their end, or count.
+    known: usize,
+    /// Of how many commands those are.
+    commands: u32,
+    /// What part of the forecast comes from runs that no narrower level has.
+    part: f64,
+    /// What part of the runs of the widest level so far those are.
+    of: f64,
+}
+
 /// Runs of all levels, the narrow ones first.
 struct Mixed {
     weighted: Vec<Weighted>,
-    /// What the forecast is named after: the level that it comes from for the largest part, of equal ones the narrowest; how many of its runs
-    /// came to their end, or count, and of how many commands those are.
-    basis: Option<(RunsOf, Source, usize, u32)>,
-    /// What part that is.
-    part: f64,
+    /// The levels with runs that came to their end, or count.
+    named: Vec<Named>,
     /// What all narrower levels leave to the wider ones.
     left: f64,
 }
 
 impl Mixed {
     const fn new() -> Self {
-        Self { weighted: Vec::new(), basis: None, part: 0.0, left: 1.0 }
+        Self { weighted: Vec::new(), named: Vec::new(), left: 1.0 }
     }
 
     fn add(&mut self, level: RunsOf, runs: Vec<(Kept, f64)>, source: Source) {
@@ -450,9 +461,11 @@ impl Mixed {
             return;
         }
         let known = ended().count();
-        let part = self.left * own / all;
-        if known > 0 && part > self.part + ALIKE {
-            (self.basis, self.part) = (Some((level, source, known, commands(&runs))), part);
+        if known > 0 {
+            self.name(
+                Named { level, source, known, commands: commands(&runs), part: 0.0, of: 1.0 },
+                self.left * own / all,
+            );
         }
         self.weighted.extend(runs.iter().map(|(kept, weight)| Weighted {
             seconds: kept.run.seconds,
@@ -462,8 +475,28 @@ impl Mixed {
         self.left *= 1.0 - own / all;
     }
 
+    /// Adds a level from which such a part of the forecast comes. Runs of narrower levels are among its own, and count as those of the
+    /// narrowest.
+    fn name(&mut self, level: Named, part: f64) {
+        let before = self.named.last().map_or(0, |narrower| narrower.known);
+        let theirs = before.min(level.known) as f64 / level.known as f64;
+        for narrower in &mut self.named {
+            narrower.of *= theirs;
+        }
+        self.named.push(Named { of: 1.0 - theirs, ..level });
+        for level in &mut self.named {
+            level.part += part * level.of;
+        }
+    }
+
     fn forecast(mut self) -> Option<RunTime> {
-        let (basis, Source { counted, scaled }, runs, commands) = self.basis?;
+        let mut largest: Option<&Named> = None;
+        for level in &self.named {
+            if largest.is_none_or(|largest| level.part > largest.part + ALIKE) {
+                largest = Some(level);
+            }
+        }
+        let Named { level: basis, source: Source { counted, scaled }, known: runs, commands, .. } = *largest?;
         let [low_s, median_s, high_s] = quantiles(&mut self.weighted, [TAIL, 0.5, 1.0 - TAIL])?;
         let runs = u32::try_from(runs).unwrap_or(u32::MAX);
         Some(RunTime { low_s, median_s, high_s, basis, runs, commands, counted, scaled, exact: false })

@@ -154,7 +154,7 @@ impl<'a> Beside<'a> {
     /// The same, if each is left no more of its speed than it is to keep.
     pub(super) fn idle_at_least_speed_in(&self, rule: Progress) -> Millis {
         self.last(|neighbour, job| {
-            let placed_now = || Millis::secs(job.spec.most_run_s().unwrap_or(job.spec.known_run_s()));
+            let placed_now = || Millis::secs(job.spec.most_run_s().unwrap_or(job.spec.run_s()));
             let alone = self.course(neighbour).map_or_else(placed_now, Course::likely_left);
             alone.at_speed(rule.with(neighbour.floor).dip())
         })

@@ -183,7 +183,7 @@ impl<'a> Slots<'a> {
             share: want.share.map(|_| want.job),
             size: self.size_for(want),
             several: want.gpus > 1,
-            lent: self.any_lent.then_some((want.takes, want.floor, want.class, want.server)),
+            lent: self.any_lent.then_some((want.lent, want.floor, want.class, want.server)),
             job: self.kept.contains(&want.job).then_some(want.job),
         };
         // What it needs is the same everywhere, or what the key says.

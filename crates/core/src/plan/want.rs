@@ -65,6 +65,8 @@ pub(super) struct Want {
     pub(super) start: Startup,
     /// It hardly takes longer than this alone: rounded up to a power of two, so that many jobs are alike. `None`: not known.
     pub(super) takes: Option<Millis>,
+    /// The same where a GPU is lent that is kept for another job.
+    pub(super) lent: Option<Millis>,
 }
 
 /// All that a GPU's answer to a job depends on, besides the memory that the job needs free.
@@ -163,6 +165,7 @@ impl Want {
             overdue,
             holds: overdue || (policy.line.is_by_length() && job.is_urgent()),
             takes: job.spec.most_run_s().map(|most| rounded_up(Millis::secs(most))),
+            lent: job.spec.most_lent_run_s().map(|most| rounded_up(Millis::secs(most))),
             start: if policy.progress.is_some() { state.startup(job) } else { Startup::default() },
         }
     }
@@ -177,14 +180,22 @@ impl Want {
     /// The same of a job that has waited for long and would go on waiting: for this floor, and taken to run no longer than expected. By what nine
     /// of ten such jobs take, one of minutes among some of days would wait for days.
     pub(super) fn after_waiting(self, job: &Job, floor: Fraction) -> Self {
-        let expected = rounded_up(Millis::secs(job.spec.known_run_s()));
-        let takes = Some(self.takes.map_or(expected, |most| most.min(expected)));
-        Self { floor: Some(floor), takes, is_tried: !job.spec.is_run_known(), ..self }
+        let sooner = |most: Option<Millis>, expected_s| {
+            let expected = rounded_up(Millis::secs(expected_s));
+            Some(most.map_or(expected, |most| most.min(expected)))
+        };
+        let (takes, lent) = (sooner(self.takes, job.spec.run_s()), sooner(self.lent, job.spec.known_run_s()));
+        Self { floor: Some(floor), takes, lent, is_tried: !job.spec.is_run_known(), ..self }
     }
 
     /// How long it runs at most, and if nothing is known of that, as long as such a job may run: else nothing would ever be known of it.
     pub(super) fn takes_at_most(&self) -> Millis {
         self.takes.unwrap_or(Millis::secs(MOST_UNKNOWN_S))
+    }
+
+    /// The same where a GPU is lent that is kept for another job.
+    pub(super) fn lent_at_most(&self) -> Millis {
+        self.lent.unwrap_or(Millis::secs(MOST_UNKNOWN_S))
     }
 
     /// Whether it waits for room as a job of whose memory nothing at all is known.

@@ -227,13 +227,20 @@ impl NewJob {
         self.run_time.is_some() || self.request.time_limit.is_some()
     }
 
+    /// What is known of its run time that its place in the queue goes by: what earlier runs say, but where that is a guess from what other
+    /// programs took and its user gives a time limit.
+    #[must_use]
+    pub fn told_run(&self) -> Option<&RunTime> {
+        self.run_time.as_ref().filter(|run| self.request.time_limit.is_none() || !run.is_of_others())
+    }
+
     /// How long it is taken to run alone, seconds, at least one: what earlier runs say, else its time limit, else an hour.
     #[must_use]
     pub fn run_s(&self) -> u64 {
         self.taken_to_run(self.told_run())
     }
 
-    /// The same where others pay if it takes longer: what a few other programs took is nothing.
+    /// The same where a GPU is lent that is kept for another job.
     pub(crate) fn known_run_s(&self) -> u64 {
         self.taken_to_run(self.known_run())
     }
@@ -250,20 +257,18 @@ impl NewJob {
         self.run_time.as_ref().filter(|run| !run.is_of_others())
     }
 
-    /// How long it runs alone at most, seconds: by its time limit, and in nine of ten cases by earlier runs. `None`: nothing is known, or
-    /// no more than what a few other programs took, by which a GPU that is kept would be lent for hours to a job of "a second".
+    /// How long it runs alone at most, seconds: by its time limit, and in nine of ten cases by earlier runs. `None`: nothing is known.
     pub(crate) fn most_run_s(&self) -> Option<u64> {
+        [self.limit_s(), self.run_time.map(|run| run.high_s)].into_iter().flatten().min()
+    }
+
+    /// The same where a GPU is lent that is kept for another job. What a few other programs took is nothing: that one would wait for hours
+    /// for a job of "a second".
+    pub(crate) fn most_lent_run_s(&self) -> Option<u64> {
         [self.limit_s(), self.known_run().map(|run| run.high_s)].into_iter().flatten().min()
     }
 
     /// What many jobs such as this one take in the mean, seconds, at least one: the sum of many run times goes by that.
-    /// What is known of its run time that its place in the queue goes by: what earlier runs say, but where that is a guess from what other
-    /// programs took and its user gives a time limit.
-    #[must_use]
-    pub fn told_run(&self) -> Option<&RunTime> {
-        self.run_time.as_ref().filter(|run| self.request.time_limit.is_none() || !run.is_of_others())
-    }
-
     pub(crate) fn mean_run_s(&self) -> u64 {
         self.told_run().map_or(self.run_s(), RunTime::mean_s).max(1)
     }

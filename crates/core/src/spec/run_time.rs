@@ -150,7 +150,7 @@ mod tests {
                 run_time: Some(run_time),
                 hold: false,
             };
-            (job.most_run_s(), job.run_s(), job.mean_run_s(), job.known_run_s())
+            (job.most_lent_run_s(), job.run_s(), job.mean_run_s(), job.known_run_s())
         };
         // One `true` has run on the machine.
         assert_eq!(told(run, None), (None, 1, 1, USUAL_RUN_S));

@@ -269,9 +269,6 @@ impl State {
         *known = if again { *known + times } else { (*known).max(times) };
     }
 
-    /// A command that one fault was put down to has ended well where only its own fault could have ended it.
-    fn clear_of_fault(&mut self, key: u64) {
-        if self.faults_of(key) == 1 && self.cleared.insert(key) {
     /// A job has shown that the fault was its own.
     pub(super) fn is_guilty(&mut self, job: JobId) {
         self.guilty.insert(job);
@@ -280,6 +277,9 @@ impl State {
         }
     }
 
+    /// A command that one fault was put down to has ended well where only its own fault could have ended it.
+    fn clear_of_fault(&mut self, key: u64) {
+        if self.faults_of(key) == 1 && self.cleared.insert(key) {
             self.faulted.remove(&key);
             if self.cleared.len() > FAULT_MEMORY {
                 self.cleared.pop_first();

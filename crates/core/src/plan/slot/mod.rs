@@ -437,7 +437,7 @@ impl<'a> Slot<'a> {
         if !self.is_lent() {
             return false;
         }
-        let takes = want.takes_at_most();
+        let takes = want.lent_at_most();
         if self.idle {
             return takes <= self.lent_for;
         }
@@ -452,7 +452,7 @@ impl<'a> Slot<'a> {
     /// lose little of the time for which the one that this is kept for waits.
     fn hardly_slows_down(&self, want: &Want) -> bool {
         self.outlook_now(want).is_some_and(|(beside, outlook)| {
-            let stays = want.takes_at_most().at_speed(outlook.joins.expected);
+            let stays = want.lent_at_most().at_speed(outlook.joins.expected);
             let may_lose = Millis(stays.0 / 20).max(Millis(self.lent_beside.0 / 100));
             let keeps = |(neighbour, pace): (&Neighbour, Pace)| {
                 let now = beside.pace_now(neighbour).unwrap_or(Fraction::ONE);
