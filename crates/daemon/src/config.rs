@@ -169,9 +169,8 @@ section! {
         pub estimators: Vec<String> = Is("[\"allocator\", \"share\"]"),
         /// How often a bound should hold, where enough runs tell; above 0.5, below 1.
         pub coverage: f64 = Is("0.95"),
-        /// Added to the largest peak of the same command, percent; at most 2 from the third run on. Not set: 5, but no more than
-        /// 300 MiB where that is above 2.
-        pub exact_margin_percent: u64 = Example("5"),
+        /// Added to the largest peak of the same command, percent; at most 2 from the third run on.
+        pub exact_margin_percent: u64 = Is("5"),
         /// Added to what is scaled from other runs of the same program, percent.
         pub scaled_margin_percent: u64 = Is("15"),
         /// Added where memory went on growing, percent.

@@ -325,8 +325,6 @@ pub(crate) fn settings(config: &MemoryConfig) -> Settings {
         coverage: config.coverage.unwrap_or(default.coverage),
         margins: history::Margins {
             exact_few: few,
-            // Who asks for a part gets it, whatever the size.
-            exact_at_most: config.exact_margin_percent.map_or(margins.exact_at_most, |_| MiB(u64::MAX)),
             exact_many: margins.exact_many.min(few),
             scaled: share(config.scaled_margin_percent, margins.scaled),
             growing: share(config.growing_margin_percent, margins.growing),

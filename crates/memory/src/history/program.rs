@@ -129,11 +129,9 @@ pub struct Told {
 /// Margins on what runs of the same program say.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Margins {
-    /// Exact repeats, after one or two runs: this part of the peak ...
+    /// Exact repeats, after one or two runs.
     pub exact_few: f64,
-    /// ... and no more than this, however large the peak is.
-    pub exact_at_most: MiB,
-    /// Exact repeats, from the third run on, and at least after fewer.
+    /// Exact repeats, from the third run on.
     pub exact_many: f64,
     /// Carried over from another batch size, edition or place.
     pub scaled: f64,
@@ -145,18 +143,7 @@ impl Default for Margins {
     /// Reference, sections 3.4 and 4. What is scaled gets 15 %: the 95th percentile of the error with
     /// one or two anchors (section 2.5, table).
     fn default() -> Self {
-        let exact_at_most = MiB(300);
-        Self { exact_few: 0.05, exact_at_most, exact_many: 0.02, scaled: 0.15, growing: 0.40 }
-    }
-}
-
-impl Margins {
-    /// What is added to the largest peak of as many runs of a command. What differs between them does not grow with what they take: the tasks
-    /// of `bench trace` that fix how they compute differ by at most 270 MiB, however large they are (docs/research/memory-estimation.md, repeats).
-    #[must_use]
-    pub fn of_repeats(&self, peak: MiB, runs: u32) -> MiB {
-        let many = times(peak, self.exact_many);
-        if runs >= 3 { many } else { times(peak, self.exact_few).min(self.exact_at_most).max(many) }
+        Self { exact_few: 0.05, exact_many: 0.02, scaled: 0.15, growing: 0.40 }
     }
 }
 
@@ -247,13 +234,13 @@ impl Program {
                 reason,
             });
         };
-        let least = margins.of_repeats(MiB(max), anchor.runs);
+        let least = if anchor.runs >= 3 { margins.exact_many } else { margins.exact_few };
         // Runs that differ say how much runs differ.
         let spread = (max - min) as f64 / max.max(1) as f64;
         let runs = if anchor.runs == 1 { "1 run".to_owned() } else { format!("{} runs", anchor.runs) };
         let seen = format!("{runs} of this command on {} took {max} MiB at most", wanted.place.gpu);
         // The margin of exact repeats is on all of it, context included.
-        let margin = least.max(times(MiB(max), spread));
+        let margin = times(MiB(max), least.max(spread));
         let (margin_mib, reason) = match anchor.limit_beyond_sight() {
             Some(enough) => {
                 let had = anchor.at_least_mib.unwrap_or_default();

