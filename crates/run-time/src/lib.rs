@@ -68,6 +68,8 @@ const fn wider(level: RunsOf) -> f64 {
     }
 }
 
+/// Commands of one user that count among those of all jobs: of three users or more are five, by which a forecast is no guess.
+const COMMANDS_OF_ONE: usize = 2;
 /// Parts of a forecast that differ by less are equal.
 const ALIKE: f64 = 1e-9;
 
@@ -239,11 +241,16 @@ impl Kept {
     }
 }
 
-/// Of how many commands the runs are that came to their end, or count.
-fn commands(runs: &[(Kept, f64)]) -> u32 {
-    let ended = runs.iter().filter(|(kept, _)| !kept.run.cut);
-    let of: BTreeSet<u64> = ended.map(|(kept, _)| kept.of).collect();
-    u32::try_from(of.len()).unwrap_or(u32::MAX)
+/// Of how many commands the runs are that came to their end, or count. Where they are of all jobs, those of one user alone are few: they
+/// say little of another's.
+fn commands(runs: &[(Kept, f64)], level: RunsOf) -> u32 {
+    let mut of: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
+    for (kept, _) in runs.iter().filter(|(kept, _)| !kept.run.cut) {
+        of.entry(kept.by).or_default().insert(kept.of);
+    }
+    let most = if level == RunsOf::All { COMMANDS_OF_ONE } else { usize::MAX };
+    let commands = of.values().map(|commands| commands.len().min(most)).sum::<usize>();
+    u32::try_from(commands).unwrap_or(u32::MAX)
 }
 
 fn is_zero(by: &u64) -> bool {
@@ -378,7 +385,7 @@ impl RunTimes {
                 let there = running().iter().filter(|job| job.class.key(level) == key);
                 runs.extend(there.map(|job| (Kept::new(job.run(counts), level, &job.class), 1.0)));
             }
-            if matches!(level, RunsOf::Shared | RunsOf::All) {
+            if level == RunsOf::Shared {
                 each_user_once(&mut runs);
             }
             if let Some(length) = class.length.filter(|_| level == RunsOf::Program) {
@@ -463,7 +470,7 @@ impl Mixed {
         let known = ended().count();
         if known > 0 {
             self.name(
-                Named { level, source, known, commands: commands(&runs), part: 0.0, of: 1.0 },
+                Named { level, source, known, commands: commands(&runs, level), part: 0.0, of: 1.0 },
                 self.left * own / all,
             );
         }

@@ -40,21 +40,25 @@ fn from_the_very_command_to_all_jobs() {
         median(&times, class(1, 9, 1)).map(|(_, level, runs)| (level, runs)),
         Some((RunsOf::User, 32))
     );
-    // Each user's for as much as the other's, though one has run twice as many.
-    assert_eq!(median(&times, class(9, 1, 1)).map(|(_, level, runs)| (level, runs)), Some((RunsOf::All, 60)));
+    assert_eq!(median(&times, class(9, 1, 1)), Some((30, RunsOf::All, 60)));
 }
 
 #[test]
 fn one_user_does_not_speak_for_all() {
     let mut times = RunTimes::default();
-    for n in 0..3 {
+    for n in 0..2 {
         times.learn(&class(2 + n, 1, 1), ran(18_000));
     }
     for n in 0..200 {
         times.learn(&class(1, 1, n), ran(20));
     }
+    // Those of others are kept, and so many of one user's are a guess for another's jobs.
     let of_all = times.forecast(&class(9, 1, 1), || &[]).unwrap();
-    assert_eq!((of_all.basis, of_all.median_s, of_all.high_s), (RunsOf::All, 18_000, 18_000));
+    assert_eq!((of_all.basis, of_all.runs, of_all.commands, of_all.is_guess()), (RunsOf::All, 64, 4, true));
+    assert_eq!((of_all.median_s, of_all.high_s), (20, 20));
+    times.learn(&class(4, 1, 1), ran(600));
+    let of_all = times.forecast(&class(9, 1, 1), || &[]).unwrap();
+    assert!(!of_all.is_guess(), "four users");
     // It is stored.
     let mut again = RunTimes::default();
     for (key, body) in times.changes().unwrap() {
