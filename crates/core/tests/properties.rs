@@ -849,7 +849,7 @@ impl World {
                         not_started: (*never != Never::Ran).then(|| "no such file".into()),
                         machine: *never == Never::ByTheMachine,
                         user_gone: (*never == Never::ByItself && *oom_kills > 0)
-                            .then_some(UserGone { now: None }),
+                            .then(|| Box::new(UserGone { now: None })),
                         host: HostUse { oom_kills: *oom_kills, ..HostUse::default() },
                     },
                 }

@@ -321,13 +321,14 @@ impl Engine {
         }
     }
 
-    /// A job that was told to end, or to save its work, when the daemon stopped is told once more: what says so to it, or to the control
-    /// daemon of MPS, is a thread of the daemon, which may have died with it.
+    /// A job that is to end, or to save its work, and has not been told when the daemon stopped: what says so to it, or to the control daemon
+    /// of MPS, is a thread of the daemon, which may have died with it.
     fn end_on(&mut self, id: JobId) {
         let Some(job) = self.state.job(id) else { return };
         let (Some(ending), Some(placement)) = (job.ending(), job.placement()) else { return };
         let Some((level, _)) = ending.sent else { return };
-        if level == EndLevel::Checkpoint && ending.cannot_save {
+        let records = self.parts.lives.records(id, placement);
+        if records.was_told(level) || (level == EndLevel::Checkpoint && ending.cannot_save) {
             return;
         }
         let (attempt, cause) = (placement.attempt, ending.cause.clone());

@@ -127,10 +127,10 @@ impl Performer {
             Phase::Launching { placement, .. } => return self.end_launch(id, placement, level, lives),
             Phase::Pending | Phase::Held { .. } | Phase::Judging { .. } => return,
         };
-        let group = group_of(placement);
+        let (group, records) = (group_of(placement), lives.records(id, placement));
         if placement.sharing != SharingMode::Mps || level != EndLevel::Terminate {
             let _ = signal(supervisor, child, group.as_ref(), level);
-            return;
+            return records.note_told(level);
         }
         // Ending a busy MPS client is unsafe for its neighbours. Off the engine's thread, since the control daemon may take
         // its time.
@@ -143,12 +143,13 @@ impl Performer {
                 stop(supervisor, group.as_ref());
                 std::thread::sleep(DRAIN);
                 let _ = signal(supervisor, child, group.as_ref(), EndLevel::Kill);
-                return;
+                return records.note_told(level);
             }
             if let Err(e) = clients.and_then(|clients| sharing.terminate_clients(uid, &clients)) {
                 tracing::warn!("job {id} could not leave MPS before it was signalled: {e}");
             }
             let _ = signal(supervisor, child, group.as_ref(), level);
+            records.note_told(level);
         };
         if let Err(e) = std::thread::Builder::new().name("leave mps".into()).spawn(leave) {
             tracing::warn!("job {id} could not leave MPS before it is signalled: no thread can be had ({e})");
@@ -199,8 +200,12 @@ impl Performer {
         let Some(signal) = signal else { return fail("the journal does not know by which signal".into()) };
         let (supervisor, child, tell) = (*supervisor, *child, self.cannot_save.clone());
         let group = self.hierarchy.as_ref().map(|h| h.group(&lives.short(id, placement)));
+        let records = lives.records(id, placement);
         let ask = move || match checkpoint::ask(supervisor, child, group.as_ref(), signal) {
-            Ok(pids) => tracing::info!("job {id} is asked to save its work: {signal} to {pids:?}"),
+            Ok(pids) => {
+                records.note_told(EndLevel::Checkpoint);
+                tracing::info!("job {id} is asked to save its work: {signal} to {pids:?}");
+            }
             Err(why) => tell(id, attempt, why),
         };
         if let Err(e) = std::thread::Builder::new().name("ask to save".into()).spawn(ask) {

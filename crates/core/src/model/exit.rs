@@ -73,7 +73,7 @@ pub struct Exit {
     pub evidence: Option<Evidence>,
     /// The last line of the log of a command that failed at once, where that gives nothing away: it is no evidence, and tells its user most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_line: Option<String>,
+    pub last_line: Option<Box<str>>,
     /// Set when the command never ran: why (no such program, directory gone, ...).
     pub not_started: Option<String>,
     /// With `not_started`: the machine lacked something (memory, descriptors, room on its disk), which is no fault of
@@ -82,7 +82,7 @@ pub struct Exit {
     pub machine: bool,
     /// With `not_started`: the user who submitted it is no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub user_gone: Option<UserGone>,
+    pub user_gone: Option<Box<UserGone>>,
     /// What the attempt took of the host, where its cgroup tells.
     #[serde(default, skip_serializing_if = "HostUse::is_unknown")]
     pub host: HostUse,

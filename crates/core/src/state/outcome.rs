@@ -82,7 +82,7 @@ impl State {
             let User { name, uid, .. } = &self.get(id)?.spec.user;
             let reason = Reason::UserGone { user: name.clone(), uid: *uid, now: gone.now.clone() };
             self.leave(id, Some(exit.clone()), reason);
-            let held = Phase::Held { by: "carma".into(), operator: false, gone: Some(gone.clone()) };
+            let held = Phase::Held { by: "carma".into(), operator: false, gone: Some((**gone).clone()) };
             return self.hold_back(id, held);
         }
         if let Some(why) = &exit.not_started {
@@ -131,7 +131,8 @@ impl State {
                 return Ok(());
             }
             _ => {
-                let said = exit.last_line.clone().map(|line| Evidence { kind: EvidenceKind::OwnError, line });
+                let said = exit.last_line.as_deref();
+                let said = said.map(|line| Evidence { kind: EvidenceKind::OwnError, line: line.to_owned() });
                 let evidence = exit.evidence.clone().or(said);
                 failed(Reason::CommandFailed { status: status.to_string(), evidence })
             }

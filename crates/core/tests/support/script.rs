@@ -873,12 +873,12 @@ impl Stage {
         let exit = Exit {
             status,
             evidence: words.take("log").and_then(|log| recovery::scan(&log)),
-            last_line: words.take("last-line"),
+            last_line: words.take("last-line").map(Into::into),
             not_started: words.take("not-started"),
             machine: words.flag("machine"),
             user_gone: words
                 .take("user-gone")
-                .map(|now| UserGone { now: (now != "nobody").then(|| now.into()) }),
+                .map(|now| Box::new(UserGone { now: (now != "nobody").then(|| now.into()) })),
             host: HostUse {
                 oom_kills: words.take_as("oom-kills", number)?.map_or(0, i32::unsigned_abs),
                 memory_limit: words.take_as("host-limit", memory)?,

@@ -1,7 +1,7 @@
 //! The file by which a supervisor tells the daemon what became of its attempt, now or after a restart.
 
 use super::identity::AttemptId;
-use carma_core::model::{Exit, JobId, ProcessRef};
+use carma_core::model::{EndLevel, Exit, JobId, ProcessRef};
 use carma_core::units::Millis;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -77,6 +77,26 @@ impl Records {
     #[must_use]
     pub fn book(&self) -> PathBuf {
         self.file.with_extension("suspend")
+    }
+
+    /// The file beside it that says that the attempt was told to end, or to save its work. `None`: to be told so twice does no harm.
+    fn told(&self, level: EndLevel) -> Option<PathBuf> {
+        match level {
+            EndLevel::Checkpoint => Some(self.file.with_extension("told-save")),
+            EndLevel::Terminate => Some(self.file.with_extension("told-end")),
+            EndLevel::Kill | EndLevel::Abandon => None,
+        }
+    }
+
+    /// Notes that it was told. Where that fails, a daemon that starts anew tells it once more.
+    pub fn note_told(&self, level: EndLevel) {
+        let _ = self.told(level).map(File::create);
+    }
+
+    /// Whether it was told, as far as that matters.
+    #[must_use]
+    pub fn was_told(&self, level: EndLevel) -> bool {
+        self.told(level).is_some_and(|file| file.exists())
     }
 
     /// Claims the attempt. `None`: another has, or its life is over and its directory gone; either way nothing of
@@ -163,6 +183,11 @@ impl Records {
     pub fn remove(&self) {
         let _ = fs::remove_file(&self.file);
         let _ = fs::remove_file(self.book());
+        for file in
+            [EndLevel::Checkpoint, EndLevel::Terminate].into_iter().filter_map(|level| self.told(level))
+        {
+            let _ = fs::remove_file(file);
+        }
     }
 }
 

@@ -88,7 +88,12 @@ fn supervise(mut order: Order) -> io::Result<()> {
     let (child, mut listener) = match attempt.begin(&mut order) {
         Ok(begun) => begun,
         Err(NotStarted { why, machine, user_gone }) => {
-            let exit = Exit { not_started: Some(why), machine, user_gone, ..Exit::of(ExitStatus::Code(127)) };
+            let exit = Exit {
+                not_started: Some(why),
+                machine,
+                user_gone: user_gone.map(Box::new),
+                ..Exit::of(ExitStatus::Code(127))
+            };
             let written = attempt.end(&order, &exit);
             hello(Hello::NotStarted);
             return written;
@@ -107,7 +112,8 @@ fn supervise(mut order: Order) -> io::Result<()> {
     // Later it is anything: a step of the training, or what a library says at the end.
     let last_line = last_line.filter(|_| evidence.is_none() && ran < AT_FIRST);
     let host = attempt.group.as_ref().map(Group::usage).unwrap_or_default();
-    let written = attempt.end(&order, &Exit { evidence, last_line, host, ..Exit::of(status) });
+    let written = attempt
+        .end(&order, &Exit { evidence, last_line: last_line.map(Into::into), host, ..Exit::of(status) });
     if status == ExitStatus::Code(0) {
         checkpoint::tidy_up(&order);
     }
