@@ -281,7 +281,7 @@ impl Engine {
         let started =
             |supervisor, child| Input::Started { job: id, attempt, supervisor, child, sharing, note: None };
         match found {
-            Ok(Found::Exited(exit)) => self.exited(id, attempt, *exit),
+            Ok(Found::Exited(exit)) => self.exited(id, attempt, exit),
             Ok(Found::Alive { supervisor, child, pidfd }) => {
                 tracing::info!("job {id} still runs; watching it again");
                 self.apply(started(supervisor, child));
@@ -1007,9 +1007,9 @@ impl Engine {
             }
             Event::Exited(exit) if self.state.wants_look(job, attempt, &exit) => {
                 let look = self.parts.board.ask();
-                self.dying.push(Dying { job, attempt, exit: *exit, look, since: Instant::now() });
+                self.dying.push(Dying { job, attempt, exit, look, since: Instant::now() });
             }
-            Event::Exited(exit) => self.exited(job, attempt, *exit),
+            Event::Exited(exit) => self.exited(job, attempt, exit),
             Event::NeverStarted { why } => {
                 self.done.push(self.parts.lives.present_records(job, attempt));
                 let why = why.unwrap_or_else(|| "its supervisor died before it had started it".into());

@@ -245,7 +245,7 @@ fn a_record_goes_when_its_end_is_on_the_disk_and_not_before() {
         if refuses {
             machine.refuses();
         }
-        machine.engine.watched(job, 1, Event::Exited(Box::new(Exit::of(ExitStatus::Code(0)))));
+        machine.engine.watched(job, 1, Event::Exited(Exit::of(ExitStatus::Code(0))));
         let (state, _dir) = machine.stops();
         let (known, kept) = (state.job(job).is_none(), records.read().unwrap().is_some());
         assert_eq!((known, kept), (!refuses, refuses));
@@ -718,7 +718,7 @@ fn an_end_that_the_disk_refused_was_when_it_came() {
     let mut machine = Machine::new();
     let job = machine.runs(0, MiB::gib(4));
     machine.refuses();
-    machine.engine.watched(job, 1, Event::Exited(Box::new(Exit::of(ExitStatus::Code(0)))));
+    machine.engine.watched(job, 1, Event::Exited(Exit::of(ExitStatus::Code(0))));
     let came = machine.engine.state.now();
     machine.engine.turn_end();
     std::thread::sleep(Duration::from_millis(2));

@@ -12,7 +12,7 @@ use std::io::{self, ErrorKind};
 #[derive(Debug)]
 pub enum Found {
     /// It is over.
-    Exited(Box<Exit>),
+    Exited(Exit),
     /// Its supervisor lives and is to be watched.
     Alive {
         /// The supervisor.
@@ -56,7 +56,7 @@ pub struct Known<'a> {
 /// When its record cannot be read or written now: nothing is known then, nothing may be started, and it is to be asked
 /// again.
 pub fn find(records: &Records, known: Known<'_>) -> io::Result<Found> {
-    let unknown = Found::Exited(Box::new(Exit::of(ExitStatus::Unknown)));
+    let unknown = Found::Exited(Exit::of(ExitStatus::Unknown));
     // Of another boot or host nobody lives here, whatever number a process has.
     let may_live = known.life.is_of(known.here);
     let open = |process: ProcessRef| if may_live { process::open(process) } else { Ok(None) };
@@ -80,7 +80,7 @@ pub fn find(records: &Records, known: Known<'_>) -> io::Result<Found> {
             continue;
         };
         if let Some(exit) = record.exit {
-            return Ok(Found::Exited(Box::new(exit)));
+            return Ok(Found::Exited(exit));
         }
         let Claim::Supervisor(supervisor) = record.claim else { return Ok(Found::NeverStarted) };
         if let Some(pidfd) = open(supervisor)? {
@@ -90,7 +90,7 @@ pub fn find(records: &Records, known: Known<'_>) -> io::Result<Found> {
         // It is gone, and writes no more.
         let Some(record) = records.read()? else { return Ok(unknown) };
         if let Some(exit) = record.exit {
-            return Ok(Found::Exited(Box::new(exit)));
+            return Ok(Found::Exited(exit));
         }
         // A record may have lost its later lines with the power.
         return Ok(match record.child.or(known.child) {
@@ -117,7 +117,7 @@ fn damaged(
     open: impl Fn(ProcessRef) -> io::Result<Option<OwnedFd>>,
     why: io::Error,
 ) -> io::Result<Found> {
-    let unknown = Found::Exited(Box::new(Exit::of(ExitStatus::Unknown)));
+    let unknown = Found::Exited(Exit::of(ExitStatus::Unknown));
     if !known.life.is_of(known.here) {
         return Ok(unknown);
     }
@@ -203,7 +203,7 @@ mod tests {
     fn what_ran_and_left_no_record_is_not_started_again() {
         let case = Case::new();
         let found = case.find_in(&case.life, Some(GONE)).unwrap();
-        assert!(matches!(&found, Found::Exited(exit) if exit.status == ExitStatus::Unknown));
+        assert!(matches!(found, Found::Exited(Exit { status: ExitStatus::Unknown, .. })));
         assert!(matches!(case.find_in(&case.life, Some(me())), Ok(Found::Alive { .. })));
     }
 
@@ -223,7 +223,7 @@ mod tests {
         let other = Case::new();
         let mut claimed = other.records().claim(&Claim::Supervisor(GONE)).unwrap().unwrap();
         claimed.write_child(GONE).unwrap();
-        assert!(matches!(other.find(), Found::Exited(exit) if exit.status == ExitStatus::Unknown));
+        assert!(matches!(other.find(), Found::Exited(Exit { status: ExitStatus::Unknown, .. })));
     }
 
     #[test]
@@ -232,7 +232,7 @@ mod tests {
         case.empties();
         let known = case.known();
         let find = |known| find(&case.records(), known);
-        let is_over = |found| matches!(found, Ok(Found::Exited(exit)) if exit.status == ExitStatus::Unknown);
+        let is_over = |found| matches!(found, Ok(Found::Exited(Exit { status: ExitStatus::Unknown, .. })));
         let later = Life { boot: "later".into(), ..case.life.clone() };
         for (supervisor, child) in [(None, None), (Some(me()), Some(me()))] {
             assert!(is_over(find(Known { here: &later, supervisor, child, ..known })));
@@ -261,7 +261,7 @@ mod tests {
         case.records().claim(&Claim::Supervisor(GONE)).unwrap().unwrap();
         let ran = Known { supervisor: Some(GONE), child: Some(GONE), ..case.known() };
         let found = find(&case.records(), ran).unwrap();
-        assert!(matches!(&found, Found::Exited(exit) if exit.status == ExitStatus::Unknown));
+        assert!(matches!(found, Found::Exited(Exit { status: ExitStatus::Unknown, .. })));
     }
 
     #[test]
@@ -272,6 +272,6 @@ mod tests {
         assert!(matches!(case.find(), Found::Alive { .. }));
         let later = Life { boot: "later".into(), ..case.life.clone() };
         let found = case.find_in(&later, None).unwrap();
-        assert!(matches!(&found, Found::Exited(exit) if exit.status == ExitStatus::Unknown));
+        assert!(matches!(found, Found::Exited(Exit { status: ExitStatus::Unknown, .. })));
     }
 }

@@ -174,7 +174,7 @@ mod tests {
     use crate::run::record::Claim;
     use carma_core::explain::Reason;
     use carma_core::model::SharingMode;
-    use carma_core::model::{ExitStatus, ProcessRef};
+    use carma_core::model::{Exit, ExitStatus, ProcessRef};
     use carma_process::process;
 
     fn placed(at: u64) -> Placement {
@@ -253,7 +253,7 @@ mod tests {
         };
         copied(&run, &copy);
         let (lives, found) = adopted(&copy, &life, "1-3", me);
-        assert!(matches!(&found, Found::Exited(exit) if exit.status == ExitStatus::Unknown), "{found:?}");
+        assert!(matches!(found, Found::Exited(Exit { status: ExitStatus::Unknown, .. })), "{found:?}");
         assert!(lives.is_copy() && lives.unmarked().is_empty());
         let (lives, found) = adopted(&run, &life, "1-2", me);
         assert!(matches!(found, Found::Alive { .. }) && !lives.is_copy(), "{found:?}");

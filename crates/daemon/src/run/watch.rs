@@ -27,7 +27,7 @@ pub enum Event {
         child: Option<ProcessRef>,
     },
     /// It is over.
-    Exited(Box<Exit>),
+    Exited(Exit),
     /// Its command was never started, and never will be.
     NeverStarted {
         /// Why, where that is known.
