@@ -261,6 +261,10 @@ pub struct Counted {
     pub run: Option<Millis>,
 }
 
+/// Counts that are less apart tell nothing: the first is told up to four seconds late, and then right before the next. On an H200 the first
+/// two said that a tenth to a third was left of what was (docs/research/h200.md).
+const APART: Millis = Millis::secs(3);
+
 impl Counted {
     /// What follows from the share that is done now; `done`: what the attempt got done, in time alone.
     #[must_use]
@@ -269,9 +273,13 @@ impl Counted {
         let Some(before) = before.filter(|before| share > before.first) else {
             return Self { first: share, by_then: done, run: None };
         };
+        let took = done.since(before.by_then);
+        if took < APART {
+            return before;
+        }
         let since = u64::from(share.0 - before.first.0);
         let left = u64::from(Fraction::ONE.0.saturating_sub(share.0));
-        let left = done.since(before.by_then).0.saturating_mul(left) / since;
+        let left = took.0.saturating_mul(left) / since;
         Self { run: Some(Millis(done.0.saturating_add(left))), ..before }
     }
 }
@@ -343,6 +351,9 @@ mod tests {
         let second = next(Some(first), 50, 20);
         assert_eq!(second.run, Some(Millis::secs(30)));
         assert_eq!(next(Some(second), 100, 31).run, Some(Millis::secs(31)));
+        // The first was told late.
+        let soon = next(Some(first), 20, 13);
+        assert_eq!((soon.run, next(Some(soon), 50, 20).run), (None, Some(Millis::secs(30))));
         // It went on where an earlier attempt had saved its work.
         assert_eq!(next(Some(next(None, 60, 12)), 80, 16).run, Some(Millis::secs(20)));
         // Less than at first: it counts something else.

@@ -148,11 +148,14 @@ def illegal_address(x):
     return step
 
 
-def warm(names, rehearse=False, most_s=90):
-    """Makes one step of each task, so that what it imports and loads lies in the system's memory: the first policy that is
-    played must not pay for that. What two GPUs are for, and what fails on purpose, is left out."""
+def warm(names, rehearse=False, most_s=180):
+    """Makes one step of each task, so that what it imports and loads lies in the system's memory, and what is compiled
+    once is: the first policy that is played must not pay for that. What two GPUs are for, and what fails on purpose, is left
+    out."""
     import torch
 
+    # As the tasks have it: the first trial of a convolution compiles for 10 to 18 s (docs/research/h200.md).
+    torch.backends.cudnn.benchmark = True
     for module in ("timm", "transformers", "torch.distributed"):
         try:
             importlib.import_module(module)
