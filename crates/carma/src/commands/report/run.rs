@@ -461,12 +461,7 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         return (None, vec![why.to_owned()]);
     };
     let (guessed, completed) = (guessed(of, run).jobs, run.summary.completed);
-    if guessed as u64 * 2 > completed {
-        let why = format!(
-            "what exclusive GPUs would have done is not simulated: how long jobs take alone is only predicted of {guessed} of the {completed} that completed"
-        );
-        return (None, vec![why]);
-    }
+    let is_guess = guessed as u64 * 2 > completed;
     let (mut as_run, mut estimated, mut at_once, mut unseen) = (0, 0, 0_usize, [0_usize; 3]);
     let seen = seen(of);
     let mut jobs = Vec::new();
@@ -537,7 +532,8 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
     // The row says that the two are not of the same jobs.
     let all = run.summary.jobs;
     let part = if (count as u64) < all { format!(" ({count} of {all})") } else { String::new() };
-    result.policy = format!("{EXCLUSIVE}, simulated{part}");
+    let guess = if is_guess { ", a guess" } else { "" };
+    result.policy = format!("{EXCLUSIVE}, simulated{part}{guess}");
     let tasks: BTreeMap<&str, &str> = run.jobs.iter().map(|job| (&*job.id, &*job.task)).collect();
     for job in &mut result.jobs {
         job.task = tasks.get(&*job.id).copied().unwrap_or_default().to_owned();
@@ -562,6 +558,11 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         if estimated > 0 { format!("; of {estimated} a part of that of the GPU") } else { String::new() },
         if untold.contains(&"power") { "" } else { ". Power is a model's" },
     )];
+    if is_guess {
+        notes.push(format!(
+            "{EXCLUSIVE}, simulated, is a guess and likely too long: how long jobs take alone is only predicted of {guessed} of the {completed} that completed"
+        ));
+    }
     if let [others @ .., last] = &*untold {
         let names =
             if others.is_empty() { (*last).to_owned() } else { format!("{} and {last}", others.join(", ")) };
@@ -773,10 +774,11 @@ pub(super) mod tests {
                 && text.contains("mean slowdown is 1.79 at most"),
             "{text}"
         );
-        // Where that is most of them, nothing is said of exclusive GPUs.
+        // Where that is most of them, exclusive GPUs are a guess.
         let most = recorded_run(vec![ran(1, 100, vec![beside(Some(180.0), 0.9)])]);
-        let (none, notes) = super::exclusive(&most, &recorded(&most));
-        assert!(none.is_none() && notes[0].contains("only predicted of 1 of the 1"), "{notes:?}");
+        let (guess, notes) = super::exclusive(&most, &recorded(&most));
+        assert_eq!(guess.unwrap().policy, "exclusive, simulated, a guess");
+        assert!(notes.iter().any(|note| note.contains("only predicted of 1 of the 1")), "{notes:?}");
         let of = recorded_run(vec![ran(2, 100, vec![beside(Some(15.0), 0.5)])]);
         let run = recorded(&of);
         let text = crate::commands::report::summary(&of, &run, None, Unit::of(1.0), &[], &screen);
