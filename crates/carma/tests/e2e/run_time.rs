@@ -126,9 +126,9 @@ fn a_count_says_when_a_running_job_ends() {
             runs.extend(state.job(of).unwrap().counted.unwrap().run);
         }
     }
-    // The first says nothing yet.
+    // The first says nothing yet, nor those within three seconds of it.
     assert!(shares.len() >= 4 && shares.is_sorted(), "{shares:?}");
-    assert_eq!(runs.len(), shares.len() - 1);
+    assert!((2..shares.len()).contains(&runs.len()), "{runs:?} of {shares:?}");
     let last = runs[runs.len() - 1].0;
     assert!((30_000..=40_000).contains(&last), "{runs:?}");
 }
