@@ -2,7 +2,7 @@
 
 use super::queue::gpu_list;
 use super::usage::energy;
-use super::{Context, unwritten};
+use super::{Context, encoded, unwritten};
 use crate::cli::{HistoryArgs, HistoryExportArgs, HistoryVerb};
 use carma_api::wire::{JobView, JobsReply, LearnedRuns, MemoryReply};
 use carma_cli::failure::{Failure, Outcome};
@@ -16,7 +16,7 @@ pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
     }
     let mut path = format!("/v1/history?limit={}", args.limit);
     if let Some(user) = &args.user {
-        path += &format!("&user={}", in_query(user));
+        path += &format!("&user={}", encoded(user));
     }
     if !args.state.is_empty() {
         path += &format!("&state={}", args.state.join(","));
@@ -29,19 +29,6 @@ pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
         }
         render(reply, args.limit, &screen)
     })
-}
-
-/// A word as an address has it: whatever is more than a letter, a digit or a sign of a name by its bytes.
-fn in_query(word: &str) -> String {
-    let mut text = String::new();
-    for byte in word.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-_.".contains(&byte) {
-            text.push(char::from(byte));
-        } else {
-            text += &format!("%{byte:02X}");
-        }
-    }
-    text
 }
 
 /// Prints what was learned of memory.
