@@ -67,6 +67,20 @@ fn pace(attempt: &AttemptView) -> Option<f64> {
 /// The share of its time without a measured speed above which a job's time alone counts as a prediction.
 const PREDICTED: f64 = 0.1;
 
+/// Whether it is only predicted how fast a job went beside others.
+fn is_predicted(last: &AttemptView) -> bool {
+    last.unmeasured_gpu_s.unwrap_or(0.0) > PREDICTED * last.held_gpu_s.unwrap_or(0.0)
+}
+
+/// Jobs that completed, with their last attempts.
+fn completed<'a>(
+    of: &'a Recorded,
+    run: &'a RunResult,
+) -> impl Iterator<Item = (&'a Ran, &'a JobOutcome, &'a AttemptView)> {
+    let over = of.jobs.iter().zip(&run.jobs).filter(|(_, outcome)| outcome.end.is_some());
+    over.filter_map(|(job, outcome)| Some((job, outcome, job.attempts.last()?)))
+}
+
 /// Jobs that completed, of which it is only predicted how fast they went beside others.
 pub(super) struct Guessed {
     /// How many.
@@ -87,10 +101,9 @@ pub(super) fn guessed(of: &Recorded, run: &RunResult) -> Guessed {
         }
     }
     let (mut jobs, mut slowdowns) = (0, Mean::default());
-    for (job, outcome) in of.jobs.iter().zip(&run.jobs).filter(|(_, outcome)| outcome.end.is_some()) {
-        let Some(last) = job.attempts.last() else { continue };
+    for (job, outcome, last) in completed(of, run) {
         let (held, unmeasured) = (last.held_gpu_s.unwrap_or(0.0), last.unmeasured_gpu_s.unwrap_or(0.0));
-        jobs += usize::from(unmeasured > PREDICTED * held);
+        jobs += usize::from(is_predicted(last));
         let part = parts.get(&job.row.id).map(Mean::get).filter(|part| part.is_finite()).unwrap_or(1.0);
         // What was predicted for that time is not told apart: no more than all of it.
         let least = |progress: f64| (progress - unmeasured).max(0.0) + (unmeasured * part).min(progress);
@@ -460,8 +473,8 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         let why = "what exclusive GPUs would have done is not simulated: not all GPUs are of a type that carma has a model of";
         return (None, vec![why.to_owned()]);
     };
-    let (guessed, completed) = (guessed(of, run).jobs, run.summary.completed);
-    let is_guess = guessed as u64 * 2 > completed;
+    let predicted = completed(of, run).filter(|(.., last)| is_predicted(last)).count();
+    let is_guess = predicted as u64 * 2 > run.summary.completed;
     let (mut as_run, mut estimated, mut at_once, mut unseen) = (0, 0, 0_usize, [0_usize; 3]);
     let seen = seen(of);
     let mut jobs = Vec::new();
@@ -560,7 +573,8 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
     )];
     if is_guess {
         notes.push(format!(
-            "{EXCLUSIVE}, simulated, is a guess and likely too long: how long jobs take alone is only predicted of {guessed} of the {completed} that completed"
+            "{EXCLUSIVE}, simulated, is a guess and likely too long: how long jobs take alone is only predicted of {predicted} of the {} that completed",
+            run.summary.completed
         ));
     }
     if let [others @ .., last] = &*untold {
