@@ -245,13 +245,14 @@ impl Engine {
     /// Applies what ended while no daemon ran, as of when it did, in that order. What ended a moment ago is left to be adopted:
     /// for that one a look at its GPU still tells.
     fn bury_earlier(&mut self) {
-        let now = self.parts.clock.now();
         let jobs = self.state.active_jobs();
         let over = jobs.filter_map(|job| {
             let (id, placement) = (job.spec.id, job.placement()?);
             let records = self.parts.lives.records(id, placement);
             let exit = records.read().ok()??.exit?;
             let age = records.age().ok().filter(|age| *age > A_MOMENT)?;
+            // Read after the age: what ended counts for no less than it ran.
+            let now = self.parts.clock.now();
             Some((Millis(now.0.saturating_sub(age.0)), id, placement.attempt, exit))
         });
         let mut over: Vec<_> = over.collect();
