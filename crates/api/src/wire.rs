@@ -876,8 +876,7 @@ pub struct RunningView {
     /// What was predicted that it keeps of its speed beside its present neighbours, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_pct: Option<u32>,
-    /// What the policy keeps it at whatever comes, percent of its speed alone as measured: below that nobody joins, and who came last may have to
-    /// leave.
+    /// The floor for its measured speed, percent of its speed alone: below it no job joins, and the newest neighbour may be evicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor_pct: Option<u32>,
     /// The same over its whole run.
@@ -887,7 +886,7 @@ pub struct RunningView {
     /// alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmeasured: Option<String>,
-    /// Why nobody leaves although less is measured than the policy keeps it at, in words. Absent: so much is, or somebody leaves.
+    /// Why no neighbour is evicted although it is measured below that floor, in words. Absent: it is not below, or one is evicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_undone: Option<String>,
     /// Its memory rises again and again, so that more than a tenth above what it has stays reserved.

@@ -22,7 +22,7 @@ fn of_two(system: &Path, own: PathBuf) -> PathBuf {
     system.to_owned()
 }
 
-/// Whether nobody listens at a socket.
+/// Whether no process listens at a socket.
 fn is_left(socket: &Path) -> bool {
     UnixStream::connect(socket).is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
 }

@@ -287,7 +287,7 @@ fn open_regular(path: &Path, owner: Owner) -> io::Result<File> {
     }
 }
 
-/// Whose a log has to be.
+/// Which user must own a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The kernel says whether the reader may.
@@ -300,7 +300,7 @@ impl Owner {
     /// Of a job's log.
     ///
     /// # Errors
-    /// The reader is root, and nobody has the name of the job's user.
+    /// The reader is root, and the name of the job's user does not exist any more.
     pub(crate) fn of(user: &str) -> Result<Self, Failure> {
         if !rustix::process::geteuid().is_root() {
             return Ok(Self::Any);

@@ -203,13 +203,13 @@ pub enum Reason {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         operator: bool,
     },
-    /// Held back by carma: its number is not its user's any more, and it runs as nobody else.
+    /// Held by carma: the uid of its user is deleted or has another name, and it runs as no other user.
     UserGone {
         /// Name of the user who submitted it.
         user: Arc<str>,
         /// The user's number.
         uid: u32,
-        /// Whose number it is now; `None`: nobody's.
+        /// The user who has that uid now; `None`: no user has.
         now: Option<Arc<str>>,
     },
     /// Waits a little after the machine failed to start it.

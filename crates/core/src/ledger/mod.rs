@@ -136,8 +136,8 @@ impl Gpu {
         self.seen.as_ref().map_or(&[], |s| &s.foreign)
     }
 
-    /// Until when at the latest those who are left after one was sent away are given to show that they are fast enough: some tell nothing.
-    /// `None`: nobody was, or fewer than two are left.
+    /// Until when, at the latest, no job joins after an eviction, so that the remaining jobs can be measured: some are never measured.
+    /// `None`: none was evicted, or fewer than two jobs are left.
     pub(crate) fn relieved_until(&self, options: &Options) -> Option<Millis> {
         let relieved = self.relieved.filter(|_| self.tenants.len() > 1);
         relieved.map(|at| at + Millis(options.slowdown_window.0.saturating_mul(MOST_WINDOWS)))

@@ -80,7 +80,7 @@ pub struct Exit {
     /// the job's.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub machine: bool,
-    /// With `not_started`: the user who submitted it is no more.
+    /// With `not_started`: the user who submitted it does not exist any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_gone: Option<Box<UserGone>>,
     /// What the attempt took of the host, where its cgroup tells.
@@ -88,10 +88,10 @@ pub struct Exit {
     pub host: HostUse,
 }
 
-/// The number of the user who submitted a job belongs to nobody of that name at its start.
+/// At its start the uid of the user who submitted a job has no user, or one of another name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UserGone {
-    /// Whose number it is now; `None`: nobody's.
+    /// The user who has that uid now; `None`: no user has.
     pub now: Option<Arc<str>>,
 }
 

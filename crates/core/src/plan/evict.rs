@@ -77,7 +77,7 @@ pub enum Spared {
     Loses(JobId),
 }
 
-/// Why nobody leaves although a job is measured below what the policy keeps it at. `None`: it is not, has a limit of its own, or somebody leaves.
+/// Why no neighbour is evicted although a job is measured below the floor. `None`: it is not below, has a limit of its own, or a neighbour is evicted.
 #[must_use]
 pub fn spared(state: &State, job: &Job) -> Option<Spared> {
     let rule = state.options().policy.progress?.with(job.placement()?.floor);
