@@ -4,6 +4,7 @@
 
 use super::Plan;
 use super::ending::{leaving_by, take_off};
+use crate::ledger::Tenant;
 use crate::model::{EndCause, GpuId, Job, JobId, Phase};
 use crate::progress::least_progress;
 use crate::slowdown::{limit, slowdown};
@@ -41,14 +42,13 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
             continue;
         }
         let id = job.spec.id;
-        let others: BTreeSet<JobId> = tenants().map(|t| t.job).filter(|other| *other != id).collect();
+        let holding_up = tenants_holding_up(state, job);
+        let others: BTreeSet<JobId> = holding_up.iter().map(|t| t.job).filter(|other| *other != id).collect();
         // Alone it has the whole GPU: what slows it down is none of our jobs.
         if others.is_empty() {
             continue;
         }
-        let Some(latest) = tenants().max_by_key(|t| (t.placed, t.job)).and_then(|t| state.job(t.job)) else {
-            continue;
-        };
+        let Some(latest) = latest_of(state, &holding_up) else { continue };
         let Phase::Running { placement: evicted, .. } = &latest.phase else { continue };
         if promised.is_none() && spares(state, latest, job).is_some() {
             continue;
@@ -64,6 +64,17 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
         touched.extend(placement.gpus.iter().chain(&evicted.gpus));
         plan.actions.extend(take_off(state, latest, cause));
     }
+}
+
+/// The tenants, itself among them, of the GPUs on which a job is held up by others. None: it is alone.
+fn tenants_holding_up<'a>(state: &'a State, job: &Job) -> Vec<&'a Tenant> {
+    let gpus = state.held_up_on(job).into_iter().filter_map(|id| state.gpu(id));
+    gpus.flat_map(|gpu| &gpu.tenants).collect()
+}
+
+/// The tenant that came last.
+fn latest_of<'a>(state: &'a State, tenants: &[&Tenant]) -> Option<&'a Job> {
+    tenants.iter().max_by_key(|t| (t.placed, t.job)).and_then(|t| state.job(t.job))
 }
 
 /// Why a job stays although it slows down another below what the policy keeps that one at.
@@ -85,10 +96,7 @@ pub fn spared(state: &State, job: &Job) -> Option<Spared> {
     if limit(state, job).is_some() || measured.progress >= least {
         return None;
     }
-    let gpus = job.placement()?.gpus.iter().filter_map(|id| state.gpu(*id));
-    let tenants: Vec<_> = gpus.flat_map(|gpu| &gpu.tenants).collect();
-    tenants.iter().find(|tenant| tenant.job != job.spec.id)?;
-    let latest = state.job(tenants.iter().max_by_key(|t| (t.placed, t.job))?.job)?;
+    let latest = latest_of(state, &tenants_holding_up(state, job))?;
     let again = measured.before.is_some_and(|before| before < least);
     if !again || measured.over < state.options().slowdown_window {
         return Some(Spared::Once);

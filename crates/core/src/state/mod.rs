@@ -424,7 +424,7 @@ impl State {
                 let now = self.now;
                 // With each further signal the cause comes again, and by then others may be together.
                 if self.attempt_of(*job, *attempt)?.ending().is_none() {
-                    self.remember_company(cause);
+                    self.remember_company(*job, cause);
                 }
                 self.end(*job, cause.clone())?;
                 self.update(*job, |job| {
@@ -437,7 +437,7 @@ impl State {
             }
             Action::Suspend { job, attempt, cause } => {
                 self.suspending(*job, *attempt, cause.as_ref())?;
-                cause.iter().for_each(|cause| self.remember_company(cause));
+                cause.iter().for_each(|cause| self.remember_company(*job, cause));
                 Ok(())
             }
             Action::Resume { job, attempt, gpus } => self.resuming(*job, *attempt, gpus),

@@ -146,17 +146,31 @@ impl State {
         self.bad.0.keys().chain(self.exceeded.values().flatten()).any(|bad| all.has_all_of(bad))
     }
 
-    /// Where a job goes because another was slowed down too much by those beside it, those classes are not brought together
-    /// again, if the policy goes by classes, and nobody joins those who are left before they were measured. A limit of the other's own says
-    /// nothing of jobs that come after it.
-    pub(super) fn remember_company(&mut self, cause: &EndCause) {
+    /// The GPUs on which a job is held up by the tenants beside it: of several those where it is predicted to be the slowest, since on the
+    /// others it only keeps up with these. All that it shares, where that is not predicted.
+    pub(crate) fn held_up_on(&self, job: &Job) -> Vec<GpuId> {
+        let gpus = job.placement().map(|placed| &placed.gpus[..]).unwrap_or_default();
+        let shared = gpus.iter().filter_map(|id| Some((*id, self.gpu(*id)?)));
+        let shared: Vec<_> = shared.filter(|(_, gpu)| gpu.tenants.len() > 1).collect();
+        let pace = |gpu: &Gpu| gpu.tenant(job.spec.id).and_then(|tenant| tenant.pace);
+        let paces: Option<Vec<Fraction>> = shared.iter().map(|(_, gpu)| pace(gpu)).collect();
+        let slowest = paces.and_then(|paces| paces.into_iter().min());
+        let holds_up = |gpu: &Gpu| slowest.is_none() || pace(gpu) == slowest;
+        shared.into_iter().filter(|(_, gpu)| holds_up(gpu)).map(|(id, _)| id).collect()
+    }
+
+    /// Where a job goes because another was slowed down too much by those beside it, the classes with which it held that one up are
+    /// not brought together again, if the policy goes by classes, and no job joins those that are left before they were measured. A limit
+    /// of the other's own says nothing of jobs that come after it.
+    pub(super) fn remember_company(&mut self, gone: JobId, cause: &EndCause) {
         let EndCause::Evicted { job: slowed, apart, .. } = cause else { return };
         if self.options.policy.progress.is_none() {
             return;
         }
-        let placed = self.job(*slowed).and_then(Job::placement).cloned();
-        for (id, sharing) in placed.iter().flat_map(|p| p.gpus.iter().map(|gpu| (*gpu, p.sharing))) {
-            if let Some(gpu) = self.gpu(id).filter(|gpu| gpu.tenants.len() > 1) {
+        let Some(slowed_job) = self.job(*slowed) else { return };
+        let Some(sharing) = slowed_job.placement().map(|placed| placed.sharing) else { return };
+        for id in self.held_up_on(slowed_job) {
+            if let Some(gpu) = self.gpu(id).filter(|gpu| gpu.tenant(gone).is_some()) {
                 let company = self.company(id, gpu, sharing);
                 if apart.is_empty() {
                     let now = self.now;

@@ -431,8 +431,8 @@ impl<'a> Slot<'a> {
     }
 
     /// Whether a job, and all that it would be together with here, would be over before the one that this is kept
-    /// for can have it, even if each keeps no more of its speed than it must. Of jobs that it hardly slows down nothing is asked where
-    /// that one waits for their ends, anyway.
+    /// for can have it, even if each keeps no more of its speed than it must. Where that one waits for the ends of jobs that it hardly
+    /// slows down, anyway, it is to be over before them at the speed that is predicted.
     fn is_over_in_time(&self, want: &Want) -> bool {
         if !self.is_lent() {
             return false;
@@ -444,15 +444,17 @@ impl<'a> Slot<'a> {
         let rule = self.state.options().policy.progress;
         let Some((rule, beside)) = rule.zip(self.beside.as_ref()) else { return false };
         let own = takes.at_speed(rule.with(want.floor).dip());
-        own.max(beside.idle_at_least_speed_in(rule)) <= self.lent_for
-            || (own <= self.lent_beside && self.hardly_slows_down(want))
+        own.max(beside.idle_at_least_speed_in(rule)) <= self.lent_for || self.hardly_slows_down(want)
     }
 
-    /// Whether all jobs here are predicted to keep most of the speed that they have beside a job for as long as it is predicted to stay, or
+    /// Whether a job is predicted to be over before the jobs here, and these to keep most of the speed that they have until then, or to
     /// lose little of the time for which the one that this is kept for waits.
     fn hardly_slows_down(&self, want: &Want) -> bool {
         self.outlook_now(want).is_some_and(|(beside, outlook)| {
             let stays = want.lent_at_most().at_speed(outlook.joins.expected);
+            if stays > self.lent_beside {
+                return false;
+            }
             let may_lose = Millis(stays.0 / 20).max(Millis(self.lent_beside.0 / 100));
             let keeps = |(neighbour, pace): (&Neighbour, Pace)| {
                 let now = beside.pace_now(neighbour).unwrap_or(Fraction::ONE);

@@ -250,7 +250,9 @@ fn below(rule: Progress, outlook: &Outlook, start: Startup) -> Option<Fraction> 
 }
 
 /// What a newcomer may cost a job over its whole run that keeps too little for others to join, as long as it keeps the floor.
-const NEXT_TO_NOTHING: Fraction = Fraction(Fraction::ONE.0 / 100);
+const LITTLE: Fraction = Fraction(Fraction::ONE.0 / 100);
+/// The same of one that does not keep the floor as it is: a newcomer of seconds beside one of hours.
+const NEXT_TO_NOTHING: Fraction = Fraction(Fraction::ONE.0 / 1000);
 
 /// What a newcomer would do to the jobs that are there, if that is too much: at any time unless its stay is brief, or over a whole run. A
 /// job that is over before it works is not slowed down by it, and one that goes on when it is over only until then.
@@ -282,12 +284,10 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, want: &Want, rule: Progre
             let whole = beside.course(neighbour).map_or(pace.expected, over_run);
             // How long one stays that is tried is not known: it is not kept out for the whole run of a job that it leaves the floor.
             let least = if want.is_tried { rule.floor } else { rule.whole_run() };
-            // One that costs it next to nothing would else wait for its end, if it keeps too little as it is.
-            let costs_little = || {
-                let as_now = beside.course(neighbour).map(|course| course.whole_run_as_now(now));
-                as_now.is_some_and(|as_now| as_now.0.saturating_sub(whole.0) <= NEXT_TO_NOTHING.0)
-            };
-            if whole >= rule.floor && costs_little() {
+            // One that costs it little would else wait for its end, if it keeps too little as it is.
+            let as_now = beside.course(neighbour).map(|course| course.whole_run_as_now(now));
+            let may_cost = if whole >= rule.floor { LITTLE } else { NEXT_TO_NOTHING };
+            if as_now.is_some_and(|as_now| as_now.0.saturating_sub(whole.0) <= may_cost.0) {
                 return None;
             }
             (whole < least).then_some(Objection::WholeRun { job: neighbour.job, whole, least })
