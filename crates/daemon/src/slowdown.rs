@@ -7,6 +7,8 @@
 //! Jobs of one command are one class: what was learned of a command serves its next run.
 
 mod assumed;
+mod fastest;
+mod rows;
 
 use crate::run::pace::{HostLook, Paces};
 use crate::sampler::Look;
@@ -20,7 +22,7 @@ use carma_core::policy::Pack;
 use carma_core::slowdown::Outlook;
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
-use carma_interference::assumed::typical;
+use carma_interference::assumed::{Going, typical};
 use carma_interference::group::GpuType;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
@@ -31,6 +33,7 @@ use carma_interference::rate::tally::{Done, Measured};
 use carma_interference::{lucid, outlook};
 use carma_memory::history::oldest_of_most;
 use carma_run_time::news::is_count_news;
+use fastest::{Fastest, is_countable};
 use serde::{Deserialize, Serialize};
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -50,6 +53,8 @@ const LOADING: Millis = Millis::secs(300);
 const FIRST_COUNTS: Millis = Millis::secs(60);
 /// Longest time back that a rate is taken over: some tasks print once a minute.
 const LOOK_BACK: Millis = Millis::secs(600);
+/// How fast jobs are beside others is seen over this time at most, where what they do is assumed by it.
+const LATELY: Millis = Millis::secs(10);
 /// Times that a count must have risen for a rate to count.
 const ADVANCES: usize = 3;
 /// A job that had memory for longer before the first look at it was adopted: when its steps began is not known.
@@ -62,7 +67,7 @@ const MOVING: f64 = 0.25;
 const MOST_PROFILES: usize = 2048;
 /// The model is stored so often at most: its state is large, and what a crash loses is seen again.
 const STORE_EVERY: Millis = Millis::secs(60);
-/// Key of the model's row; the others are `profile/COMMAND/GPU` and `assumed/COMMAND/GPU`.
+/// Key of the model's row; the others are `profile/COMMAND/GPU`, and the same with `assumed` and `fastest`.
 const MODEL: &str = "model";
 /// Samples kept for a profile: two minutes at one a second.
 const MOST_SAMPLES: usize = 120;
@@ -108,8 +113,8 @@ pub struct Slowdowns {
     profiles: Profiled,
     /// Of commands without a profile.
     assumed: Assumptions,
-    /// The fastest that jobs of commands were seen whose speed alone is not known: it is at least that.
-    fastest: BTreeMap<(u64, String), Rate>,
+    /// Of commands whose speed alone is not known.
+    fastest: Fastest,
     watched: BTreeMap<JobId, Watch>,
     rates: Rates,
     /// Rows to store.
@@ -200,7 +205,7 @@ impl Slowdowns {
             kace,
             profiles: BTreeMap::new(),
             assumed: Assumptions::default(),
-            fastest: BTreeMap::new(),
+            fastest: Fastest::default(),
             watched: BTreeMap::new(),
             rates: Rates::default(),
             changed: BTreeSet::new(),
@@ -222,7 +227,7 @@ impl Slowdowns {
     pub fn restore(&mut self, rows: &[(String, String)]) {
         self.model = SlowdownModel::shipped();
         self.profiles.clear();
-        self.assumed = Assumptions::default();
+        (self.assumed, self.fastest) = (Assumptions::default(), Fastest::default());
         for (key, body) in rows {
             let read = if key == MODEL {
                 SlowdownModel::read(body).map(|model| self.model = model).map_err(|e| e.to_string())
@@ -234,7 +239,12 @@ impl Slowdowns {
             }
         }
         // An older carma may have seen them alone, and left what was assumed of them.
-        self.profiles.keys().for_each(|key| self.assumed.forget(key));
+        for (key, known) in &self.profiles {
+            self.assumed.forget(key);
+            if known.profile.rate.is_some() {
+                self.fastest.forget(key);
+            }
+        }
         self.changed.clear();
         self.forgotten.clear();
         self.model_changed = false;
@@ -257,7 +267,7 @@ impl Slowdowns {
 
     fn restore_profile(&mut self, key: &str, body: &str) -> Result<(), String> {
         let words: Vec<&str> = key.splitn(3, '/').collect();
-        let [kind @ ("profile" | "assumed"), command, gpu] = words[..] else {
+        let [kind @ ("profile" | "assumed" | "fastest"), command, gpu] = words[..] else {
             return Err("no such row is known".into());
         };
         let command = u64::from_str_radix(command, 16).map_err(|e| e.to_string())?;
@@ -265,10 +275,10 @@ impl Slowdowns {
         let Beside { uid } = serde_json::from_str(body).map_err(|e| e.to_string())?;
         profile.check().map_err(|e| e.to_string())?;
         let key = (command, gpu.to_owned());
-        if kind == "profile" {
-            self.profiles.insert(key, Known { profile, used: Millis::ZERO, uid });
-        } else {
-            self.assumed.restore(key, profile, uid);
+        match kind {
+            "profile" => drop(self.profiles.insert(key, Known { profile, used: Millis::ZERO, uid })),
+            "assumed" => self.assumed.restore(key, profile, uid),
+            _ => self.fastest.restore(key, profile, uid),
         }
         Ok(())
     }
@@ -337,6 +347,7 @@ impl Slowdowns {
         });
         let mut rows = rows_of("profile", forgotten.chain(changed));
         rows.extend(rows_of("assumed", self.assumed.changes()));
+        rows.extend(rows_of("fastest", self.fastest.changes()));
         rows
     }
 
@@ -373,7 +384,7 @@ impl Slowdowns {
         self.scores.remove(&key);
         self.assumed.forget(&key);
         if profile.rate.is_some() {
-            self.fastest.remove(&key);
+            self.fastest.forget(&key);
         }
         self.changed.insert(key.clone());
         self.profiles.insert(key, Known { profile, used: now, uid });
@@ -383,6 +394,7 @@ impl Slowdowns {
     pub fn ended(&mut self, job: JobId, attempt: u32) {
         self.paces.close(job, attempt);
         self.watched.remove(&job);
+        self.fastest.left(job);
         self.publish(job, None);
     }
 
@@ -461,7 +473,7 @@ impl Slowdowns {
             }
             let share = Some(done.get(&job.spec.id)).filter(|_| counts).and_then(|done| watch.counts(done));
             inputs.extend(share.map(|share| Input::Counted { job: job.spec.id, attempt, share }));
-            let iterations = iterations(job.spec.id);
+            let length = iterations(job.spec.id);
             // With fewer threads than it asked for it is not as it is alone.
             let narrowed = is_narrowed(job) && placement.thread_percent != job.spec.request.thread_percent;
             // One that is to end may save its work for minutes, and one that leaves its GPU or comes back gets nothing done: that is not how
@@ -476,10 +488,10 @@ impl Slowdowns {
                 self.unmeasure(job.spec.id);
             } else if neighbourhood.alone {
                 let window = state.options().slowdown_window;
-                self.look_alone(now, (job, iterations), &gpus, &neighbourhood, window, looks);
+                self.look_alone(now, (job, length), &gpus, &neighbourhood, window, looks);
             } else {
                 self.look_at_latency(now, state, job, &neighbourhood);
-                let steps = self.look_together(now, state, (job, iterations), &gpus, &neighbourhood);
+                let steps = self.look_together(now, state, (job, length), &gpus, &neighbourhood);
                 let news = self.watched.get_mut(&job.spec.id).and_then(|watch| {
                     let tells = |window: &Window| !window.at_most || tells(window.progress, job, &gpus);
                     watch.windows.news(now, neighbourhood.measurable(), tells)
@@ -508,9 +520,50 @@ impl Slowdowns {
         if !observed.is_empty() {
             self.learn(state, &observed);
         }
-        let assumed = self.assumed.look(now, state, (looks, &counting), &self.model, &self.profiles);
+        self.look_for_fastest(now, state, &iterations);
+        let Self { paces, profiles, fastest, watched, .. } = self;
+        let going = |job: &Job, gpu: &str, from: Millis| {
+            if is_narrowed(job) {
+                return None;
+            }
+            let from = from.max(Millis(now.0.saturating_sub(LATELY.0)));
+            let own = watched.get(&job.spec.id).and_then(|watch| watch.own.as_ref());
+            let rate = paces.rate(job.spec.id, from, now, own).filter(is_countable)?;
+            let rate = of_length(rate, iterations(job.spec.id)).rate;
+            let key = (job.spec.command_key, gpu.to_owned());
+            let alone = profiles.get(&key).and_then(|known| known.profile.rate.as_ref());
+            match alone.filter(|alone| alone.counts_like(&rate) && alone.per_s > 0.0) {
+                Some(alone) => Some(Going::At(rate.per_s / alone.per_s)),
+                None => fastest.at_most(&key, &rate).map(Going::AtMost),
+            }
+        };
+        let assumed = self.assumed.look(now, state, (looks, &counting), &going, &self.model, profiles);
         self.news.commands.extend(assumed);
         inputs
+    }
+
+    /// Looks how fast jobs are whose speed alone is not known.
+    fn look_for_fastest(&mut self, now: Millis, state: &State, iterations: impl Fn(JobId) -> Option<u64>) {
+        for job in state.active_jobs() {
+            let id = job.spec.id;
+            let gpus = || job.placement().into_iter().flat_map(|placed| &placed.gpus);
+            let tenants: Option<Vec<_>> = gpus().map(|gpu| state.gpu(*gpu)?.tenant(id)).collect();
+            let stepped: Option<Vec<Millis>> =
+                tenants.and_then(|tenants| tenants.iter().map(|tenant| tenant.stepped).collect());
+            let steps = stepped.and_then(|at| at.into_iter().max()).map(|at| at + FIRST_STEPS);
+            let is_at_steps = steps.is_some_and(|at| at <= now) && job.suspension().is_none();
+            let key = placed(state, job).map(|gpu| (job.spec.command_key, gpu.to_owned()));
+            let knows = |key: &(u64, String)| {
+                self.profiles.get(key).is_some_and(|known| known.profile.rate.is_some())
+            };
+            let Some(key) = key.filter(|key| is_at_steps && !knows(key)) else {
+                self.fastest.left(id);
+                continue;
+            };
+            let own = self.watched.get(&id).and_then(|watch| watch.own.as_ref());
+            let rate = |from| Some(of_length(self.paces.rate(id, from, now, own)?, iterations(id)));
+            self.fastest.look(now, (id, &key, job.spec.user.uid), rate);
+        }
     }
 
     /// Whether all jobs on these GPUs were at work from this time on. What one that loads leaves the others says nothing of how they go
@@ -716,7 +769,7 @@ impl Slowdowns {
         // Slow steps want a longer window.
         let (at_most, progress) = match progress {
             Some(progress) => (false, progress),
-            None => (true, faster(&mut self.fastest, key, &comparable?)?),
+            None => (true, self.fastest.share_of(now, &key, job.spec.user.uid, &comparable?)?),
         };
         let window = Window { progress, at_most, from, until: now };
         self.watched.get_mut(&id)?.windows.steps = Some(window);
@@ -1169,21 +1222,6 @@ fn first_step(rate: &Measured) -> Millis {
     let step_s = if rate.is_average { (last - first) / advances } else { rate.gaps_s.0 };
     let began = (last - (advances + 1.0) * step_s).max(first - step_s);
     Millis((began.max(0.0) * 1000.0) as u64)
-}
-
-/// A rate over the fastest that its command was seen, which it may be itself; `None`: another counter was the fastest.
-fn faster(fastest: &mut BTreeMap<(u64, String), Rate>, key: (u64, String), now: &Rate) -> Option<f64> {
-    if fastest.len() >= MOST_PROFILES && !fastest.contains_key(&key) {
-        // Any: it is seen again.
-        fastest.pop_first();
-    }
-    let most = fastest.entry(key).or_insert_with(|| now.clone());
-    if !most.counts_like(now) {
-        *most = now.clone();
-        return None;
-    }
-    most.per_s = most.per_s.max(now.per_s);
-    (most.per_s > 0.0).then(|| now.per_s / most.per_s)
 }
 
 /// A rate of a job that is to do so many steps or epochs, by which the length of its bar may go.

@@ -5,7 +5,8 @@
 //! divided among those of which something is assumed, in proportion to what is assumed of them (as the expectation
 //! maximisation of emission tomography does, Shepp and Vardi 1982). Tasks that were seen in several companies are told
 //! apart by that; of those that were always together, only the sum is known. Where tasks take all of a GPU their sum says
-//! no more than that, and nothing changes.
+//! no more than that, unless it is known how slow they are there: tasks that fill a GPU at .3 of their speed alone would
+//! fill three.
 
 use crate::group::{Group, Mode};
 use crate::online::SlowdownModel;
@@ -23,6 +24,10 @@ const HIDDEN: f64 = 1.5;
 const LEAST: f64 = 0.25;
 /// Nor more than this, percent.
 const FULL: f64 = 99.0;
+/// A task that is slower than this beside others is stopped by something else, and says no more of what the others do.
+const SLOWEST: f64 = 0.1;
+/// A task that is measured to go faster than expected by this share has neighbours of which too much is assumed.
+const OFF: f64 = 0.1;
 /// A GPU with so much SM activity, percent, is full: they may want any amount more than is seen.
 const SATURATED: f64 = 98.0;
 /// Traffic to the GPU of a task whose kernels leave a third of the SMs free, MiB/s: near the median of our catalogue of an H200, 91.
@@ -145,17 +150,54 @@ const fn kinds(sharing: Mode) -> [Kind; 4] {
     ]
 }
 
+/// How fast a task goes beside others, as a share of its speed alone.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Going {
+    /// Measured.
+    At(f64),
+    /// Its speed alone is not known, but one that it had at some time: it goes no faster than this.
+    AtMost(f64),
+}
+
+impl Going {
+    fn of(self, expected: f64) -> f64 {
+        match self {
+            Self::At(progress) => progress.clamp(SLOWEST, 1.0),
+            Self::AtMost(bound) => expected.min(bound.max(SLOWEST)),
+        }
+    }
+}
+
 /// Brings what is assumed of some members closer to what the GPU did under all of them, `seen`. `assumed` says of whom
 /// something is assumed, by position. Their new metrics, by position; those of other members, and metrics that were not seen
-/// or that another member's profile lacks, are as before. `None`: nothing is predicted of the group.
+/// or that another member's profile lacks, are as before. `going`: how fast the members go, by position, where it is known.
+/// `None`: nothing is predicted of the group.
 #[must_use]
 pub fn refined(
     model: &SlowdownModel,
     group: &Group<'_>,
     assumed: &[bool],
     seen: &Metrics,
+    going: &[Option<Going>],
 ) -> Option<Vec<Metrics>> {
-    let progress = model.expect(group).ok()?;
+    let expected = model.expect(group).ok()?;
+    let going = |at: usize| going.get(at).copied().flatten();
+    let with = |expected: &dyn Fn(usize) -> f64| -> Vec<f64> {
+        let progress = |at: usize| going(at).map_or(expected(at), |going| going.of(expected(at)));
+        (0..assumed.len()).map(progress).collect()
+    };
+    // Where those of whom nothing is assumed are measured to be faster than expected, too much is assumed of the others, which then are
+    // faster than expected, too.
+    let slower: Vec<f64> = (0..assumed.len())
+        .filter(|at| !assumed[*at])
+        .filter_map(|at| match going(at) {
+            Some(measured @ Going::At(_)) => Some((expected[at] / measured.of(1.0)).min(1.0)),
+            _ => None,
+        })
+        .collect();
+    let slower = if slower.is_empty() { 1.0 } else { slower.iter().sum::<f64>() / slower.len() as f64 };
+    let progress = with(&|at| (expected[at] / slower.max(SLOWEST)).min(1.0));
+    let hidden = with(&|_| 1.0 / HIDDEN);
     let is_full = seen.smact_pct.is_some_and(|smact| smact.mean >= SATURATED);
     let mut metrics: Vec<Metrics> = group.members.iter().map(|member| member.profile.metrics).collect();
     let typical = typical().metrics;
@@ -181,10 +223,10 @@ pub fn refined(
         };
         let mut step = ratio(&progress).clamp(1.0 / MOST, MOST);
         // A GPU that is full shows no more, whatever they would do if they were let: neither that they would do more, nor, of its SMs, that
-        // they do less than the capacity that the model believes in.
+        // they do less than the capacity that the model believes in, unless one is measured to leave more.
         if step > 1.0 {
-            step = step.min(ratio(&vec![1.0 / HIDDEN; means.len()])).max(1.0);
-        } else if is_full && kind.fills {
+            step = step.min(ratio(&hidden)).max(1.0);
+        } else if is_full && kind.fills && slower > 1.0 - OFF {
             continue;
         }
         if !step.is_finite() {

@@ -2,7 +2,7 @@
 //!
 //! The daemon and the simulator ask here alike; what they know of a job alone they find each in their own way.
 
-use crate::assumed::{between, refined, typical};
+use crate::assumed::{Going, between, refined, typical};
 use crate::group::{BadGroup, GpuType, Group, Member, Mode, TaskForecast};
 use crate::kace::trained::Trained;
 use crate::online::{Observed, SlowdownModel};
@@ -464,12 +464,13 @@ pub fn observe(
 }
 
 /// What is assumed of those jobs' commands of which nothing is known, once the GPU was seen to do this under all of them; of
-/// those that it tells something of.
+/// those that it tells something of. `going`: how fast a job goes beside the others, where that is known.
 #[must_use]
 pub fn assume(
     model: &SlowdownModel,
     there: Together<'_>,
     seen: &Metrics,
+    going: &impl Fn(&Job) -> Option<Going>,
     alone: &impl Alone,
 ) -> BTreeMap<u64, Profile> {
     let name = there.gpu;
@@ -478,7 +479,8 @@ pub fn assume(
     let before = assumed(&classes, name, alone);
     let members = &members(&before);
     let group = Group { gpu: &GpuType::named(name), sharing: there.sharing, members };
-    let after = refined(model, &group, &guesses, seen).unwrap_or_default();
+    let going: Vec<Option<Going>> = there.jobs.iter().map(|job| going(job)).collect();
+    let after = refined(model, &group, &guesses, seen, &going).unwrap_or_default();
     let all = classes.iter().zip(&before).zip(after);
     let changed = all.filter(|((_, (before, _)), after)| before.metrics != *after);
     changed
@@ -494,10 +496,11 @@ pub fn assume_either(
     there: Together<'_>,
     all: Together<'_>,
     seen: &Metrics,
+    going: &impl Fn(&Job) -> Option<Going>,
     alone: &impl Alone,
 ) -> BTreeMap<u64, Profile> {
-    let mut follows = assume(model, there, seen, alone);
-    let with = assume(model, all, seen, alone);
+    let mut follows = assume(model, there, seen, going, alone);
+    let with = assume(model, all, seen, going, alone);
     follows.retain(|command, profile| {
         let Some(with) = with.get(command) else { return false };
         let before = alone.assumed(*command, there.gpu).metrics;

@@ -776,9 +776,10 @@ fn a_count_is_passed_on_as_it_grows_and_not_for_ever() {
 #[test]
 fn a_speed_is_held_against_the_fastest_that_its_command_was_seen() {
     let rate = |per_s: f64, unit: &str| Rate { per_s, unit: Some(unit.into()), ..Rate::default() };
-    let mut fastest = BTreeMap::new();
+    let mut fastest = Fastest::default();
     let mut at_most = |command: u64, rate: &Rate| {
-        faster(&mut fastest, (command, GPU.into()), rate).map(|of| (of * 100.0).round())
+        let share = fastest.share_of(Millis::ZERO, &(command, GPU.into()), 7, rate);
+        share.map(|of| (of * 100.0).round())
     };
     assert_eq!(at_most(1, &rate(4.0, "step")), Some(100.0));
     assert_eq!(at_most(1, &rate(1.0, "step")), Some(25.0));
@@ -1406,6 +1407,55 @@ fn a_count_is_compared_with_its_own_speed_alone_or_with_nothing() {
     never.neighbour();
     prepare(&mut never, 0);
     train(&mut never);
+}
+
+/// Beside one that loads it goes nearly as fast as alone.
+#[test]
+fn a_command_that_was_never_alone_is_held_against_its_fastest_seconds_of_all_runs() {
+    let bar = (" 20%|## | ", 100_000);
+    let run = |stored: &[(String, String)], phases: &[(u32, u32)]| {
+        let mut run = Bars::new();
+        run.host.slowdowns.restore(stored);
+        run.neighbour();
+        phases.iter().for_each(|(per_s, seconds)| run.print(bar, *per_s, *seconds));
+        run
+    };
+    // Ten seconds are no window beside the neighbour.
+    let mut first = run(&[], &[(20, 10), (4, 60)]);
+    assert!(about(first.measured(), 0.2), "{:?}", first.measured());
+    let stored = rows(first.host.slowdowns.last_changes());
+    assert!(stored.iter().any(|(key, _)| key.starts_with("fastest/")), "{stored:?}");
+    let second = run(&stored, &[(4, 60)]);
+    assert!(about(second.measured(), 0.2) && second.alone().is_none(), "{:?}", second.measured());
+    // Nothing was stored, and one that was fast for a moment was not: its counts came late.
+    for phases in [&[(4, 60)][..], &[(4, 3), (20, 2), (4, 60)]] {
+        let other = run(&[], phases).measured();
+        assert!(other.is_none_or(|progress| progress > 0.9), "{phases:?}: {other:?}");
+    }
+    // Once its speed alone is known, that counts.
+    let mut alone = Bars::new();
+    alone.host.slowdowns.restore(&stored);
+    alone.print(bar, 40, 30);
+    let gone = alone.host.slowdowns.last_changes();
+    assert!(gone.iter().any(|(key, row)| key.starts_with("fastest/") && row.is_none()), "{gone:?}");
+}
+
+/// Their sum is all that a full GPU shows.
+#[test]
+fn jobs_that_are_slow_on_a_full_gpu_are_assumed_to_want_more_than_it_shows() {
+    let bar = (" 20%|## | ", 100_000);
+    let assumed = |per_s: u32| {
+        let mut bars = Bars::new();
+        bars.host.busy = Some(97.0);
+        for _ in 0..3 {
+            bars.host.work();
+        }
+        bars.print(bar, 20, 10);
+        bars.print(bar, per_s, 40);
+        bars.host.assumed(bars.job).unwrap()
+    };
+    let (slow, fast) = (assumed(4), assumed(20));
+    assert!(slow > 1.15 * fast, "{slow} {fast}");
 }
 
 /// `step 20/2070` of `--steps 2070` is what `step 20/300` of `--steps 300` is, where what is prepared is as long in each run.

@@ -31,12 +31,23 @@ fn under(tasks: &[Profile], sharing: Mode) -> Metrics {
 
 /// So many steps; what is assumed after them.
 fn steps(tasks: &[Profile], assumed: &[bool], sharing: Mode, seen: &Metrics, times: usize) -> Vec<Profile> {
+    steps_going(tasks, assumed, sharing, (seen, &[]), times)
+}
+
+/// The same where it is known how fast tasks go.
+fn steps_going(
+    tasks: &[Profile],
+    assumed: &[bool],
+    sharing: Mode,
+    (seen, going): (&Metrics, &[Option<Going>]),
+    times: usize,
+) -> Vec<Profile> {
     let (model, gpu) = (SlowdownModel::shipped(), GpuType::named("NVIDIA H200"));
     let mut tasks = tasks.to_vec();
     for _ in 0..times {
         let members: Vec<Member<'_>> = tasks.iter().map(Member::of).collect();
         let group = Group { gpu: &gpu, sharing, members: &members };
-        let refined = refined(&model, &group, assumed, seen).unwrap();
+        let refined = refined(&model, &group, assumed, seen, going).unwrap();
         for (task, metrics) in tasks.iter_mut().zip(refined) {
             task.metrics = metrics;
         }
@@ -121,6 +132,52 @@ fn a_full_gpu_hides_no_more_than_a_part() {
     }
 }
 
+/// What five tasks do that fill a GPU together is told by how slow they are there.
+#[test]
+fn tasks_known_to_be_slow_on_a_full_gpu_want_more_than_it_shows() {
+    let sum = |tasks: &[Profile]| tasks.iter().map(|task| smact(&task.metrics)).sum::<f64>();
+    let real = vec![task("a", 75.0, 60.0); 5];
+    let members: Vec<Member<'_>> = real.iter().map(Member::of).collect();
+    let group = Group { gpu: &GpuType::named("NVIDIA H200"), sharing: Mode::Mps, members: &members };
+    let progress = SlowdownModel::shipped().expect(&group).unwrap();
+    let seen = under(&real, Mode::Mps);
+    let after = |going: &[Option<Going>]| {
+        sum(&steps_going(&vec![typical(); 5], &[true; 5], Mode::Mps, (&seen, going), 50))
+    };
+    let bounds: Vec<_> = progress.iter().map(|progress| Some(Going::AtMost(*progress))).collect();
+    let (hidden, known) = (after(&[]), after(&bounds));
+    assert!((known - 300.0).abs() < 15.0 && hidden < 200.0, "{hidden} {known}");
+    // A bound that says nothing changes nothing, and one of those that stand still is no measure of the others.
+    assert_eq!(after(&[Some(Going::AtMost(1.0)); 5]), hidden);
+    assert!(after(&[Some(Going::AtMost(0.0)), None, None, None, None]).is_finite());
+}
+
+/// Nothing of a GPU's activity tells so once it is full.
+#[test]
+fn a_neighbour_that_is_faster_than_expected_says_that_too_much_is_assumed() {
+    let resident = task("resident", 98.0, 91.0);
+    let real = vec![resident.clone(), task("a", 98.0, 91.0)];
+    let members: Vec<Member<'_>> = real.iter().map(Member::of).collect();
+    let gpu = GpuType::named("NVIDIA H200");
+    let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
+    let truth = SlowdownModel::shipped().expect(&group).unwrap()[0];
+    let seen = Metrics {
+        smact_pct: Some(Stat::of(99.0)),
+        gract_pct: Some(Stat::of(99.0)),
+        ..under(&real, Mode::Mps)
+    };
+    let expected = |going: &[Option<Going>]| {
+        let mut heavy = task("a", 99.0, 99.0);
+        (heavy.metrics.smocc_pct, heavy.metrics.drama_pct) = (Some(Stat::of(60.0)), Some(Stat::of(60.0)));
+        let after = steps_going(&[resident.clone(), heavy], &[false, true], Mode::Mps, (&seen, going), 20);
+        let members: Vec<Member<'_>> = after.iter().map(Member::of).collect();
+        let group = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
+        SlowdownModel::shipped().expect(&group).unwrap()[0]
+    };
+    let (unknown, known) = (expected(&[]), expected(&[Some(Going::At(truth)), None]));
+    assert!(known > 0.85 * truth && known >= unknown, "{unknown} {known} {truth}");
+}
+
 /// Else each that came would make all look lighter, and let one more come.
 #[test]
 fn a_full_gpu_says_of_nobody_that_it_is_light() {
@@ -168,7 +225,7 @@ fn of_more_than_the_model_takes_nothing_is_said() {
     let members: Vec<Member<'_>> = tasks.iter().map(Member::of).collect();
     let group = Group { gpu: &GpuType::named("h200"), sharing: Mode::Mps, members: &members };
     let assumed = vec![true; tasks.len()];
-    assert_eq!(refined(&SlowdownModel::shipped(), &group, &assumed, &typical().metrics), None);
+    assert_eq!(refined(&SlowdownModel::shipped(), &group, &assumed, &typical().metrics, &[]), None);
 }
 
 fn metrics() -> impl Strategy<Value = Metrics> {

@@ -9,13 +9,16 @@ use crate::trace::Workload;
 use carma_core::State;
 use carma_core::model::{GpuId, Job};
 use carma_core::units::Millis;
-use carma_interference::assumed::Guess;
+use carma_interference::assumed::{Going, Guess};
 use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{self, ASSUME_WINDOW, PROFILE, SETTLING, Together, WARM_UP};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Steps after which what is assumed of those who are together has come to rest: each goes half of the way.
 const MOST_STEPS: u64 = 10;
+
+/// A speed that a job kept for so long it may be compared with, as in the daemon.
+const SPRINT: Millis = Millis::secs(6);
 
 /// What is assumed, by command.
 pub(super) type Guesses = BTreeMap<u64, Guess>;
@@ -35,13 +38,15 @@ struct Group {
 #[derive(Debug, Default)]
 pub(super) struct Learner {
     pub(super) guesses: Guesses,
+    /// The fastest that jobs of each command were seen, as a share of their speed alone, which is not known: it is at least that.
+    fastest: BTreeMap<u64, f64>,
     groups: Vec<Group>,
 }
 
 impl Learner {
     pub(super) fn new(gpus: usize) -> Self {
         let groups = std::iter::repeat_with(Group::default).take(gpus).collect();
-        Self { guesses: Guesses::new(), groups }
+        Self { guesses: Guesses::new(), fastest: BTreeMap::new(), groups }
     }
 
     /// Looks at all GPUs. The commands of which something notable was learned, and when there is more to learn, if nothing changes.
@@ -53,7 +58,7 @@ impl Learner {
         known: &mut Known,
         model: &SlowdownModel,
     ) -> (BTreeSet<u64>, Option<Millis>) {
-        let Self { guesses, groups } = self;
+        let Self { guesses, fastest, groups } = self;
         let mut news = BTreeSet::new();
         let mut next: Option<Millis> = None;
         let mut look_at = |at: Millis| next = Some(next.map_or(at, |next| next.min(at)));
@@ -86,10 +91,21 @@ impl Learner {
             }
             let steps = (now.since(group.since).since(SETTLING).0 / ASSUME_WINDOW.0).min(MOST_STEPS);
             let seen = world.gpus[id.0 as usize].seen();
+            let rate = |job: &Job| world.jobs[index(job.spec.id) as usize].rate;
+            if now.since(group.since) >= SPRINT {
+                for job in &jobs {
+                    let fastest = fastest.entry(job.spec.command_key).or_default();
+                    *fastest = fastest.max(rate(job));
+                }
+            }
+            let going = |job: &Job| match known.is_active_known(job.spec.command_key) {
+                true => Some(Going::At(rate(job))),
+                false => Some(Going::AtMost(rate(job) / fastest.get(&job.spec.command_key)?)),
+            };
             for _ in std::mem::replace(&mut group.steps, steps)..steps {
                 let alone = FromTrace { workload, known, guesses };
                 for (command, profile) in
-                    outlook::assume(model, Together::of(state, gpu, &jobs), &seen, &alone)
+                    outlook::assume(model, Together::of(state, gpu, &jobs), &seen, &going, &alone)
                 {
                     if guesses.entry(command).or_default().becomes(profile) {
                         news.insert(command);

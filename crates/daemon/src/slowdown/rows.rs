@@ -1,0 +1,100 @@
+//! Something that is kept of commands: stored beside the journal, and bounded.
+
+use super::{MOST_PROFILES, Stored};
+use carma_core::units::Millis;
+use carma_interference::profile::Profile;
+use carma_memory::history::oldest_of_most;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Command, and product name of the GPU.
+pub(super) type Key = (u64, String);
+
+/// By command and GPU, and what of it is to be stored. Beyond [`MOST_PROFILES`] of them, of the user who has the most, the one
+/// used least lately is forgotten.
+pub(super) struct Rows<T> {
+    kept: BTreeMap<Key, Kept<T>>,
+    changed: BTreeSet<Key>,
+    forgotten: Vec<Key>,
+}
+
+struct Kept<T> {
+    what: T,
+    used: Millis,
+    /// Whose command it is. `None`: an older version stored it.
+    uid: Option<u32>,
+}
+
+impl<T> Default for Rows<T> {
+    fn default() -> Self {
+        Self { kept: BTreeMap::new(), changed: BTreeSet::new(), forgotten: Vec::new() }
+    }
+}
+
+impl<T> Rows<T> {
+    /// What is kept of a command.
+    pub(super) fn get(&self, key: &Key) -> Option<&T> {
+        self.kept.get(key).map(|kept| &kept.what)
+    }
+
+    /// What was stored.
+    pub(super) fn restore(&mut self, key: Key, what: T, uid: Option<u32>) {
+        self.make_room(&key, uid);
+        self.kept.insert(key, Kept { what, used: Millis::ZERO, uid });
+    }
+
+    /// What is kept of a command that is seen now; `new`, if that is nothing.
+    pub(super) fn used(
+        &mut self,
+        now: Millis,
+        key: &Key,
+        uid: Option<u32>,
+        new: impl FnOnce() -> T,
+    ) -> &mut T {
+        self.make_room(key, uid);
+        let new = || Kept { what: new(), used: now, uid };
+        let kept = self.kept.entry(key.clone()).or_insert_with(new);
+        (kept.used, kept.uid) = (now, uid);
+        &mut kept.what
+    }
+
+    /// It is to be stored anew.
+    pub(super) fn changed(&mut self, key: Key) {
+        self.changed.insert(key);
+    }
+
+    /// Nothing is to be kept of the command.
+    pub(super) fn forget(&mut self, key: &Key) {
+        if self.kept.remove(key).is_some() {
+            self.changed.remove(key);
+            self.forgotten.push(key.clone());
+        }
+    }
+
+    /// What was forgotten since [`Self::changes`] were asked for.
+    pub(super) fn forgotten(&self) -> &[Key] {
+        &self.forgotten
+    }
+
+    /// Rows that changed since the last time, as profiles; `None`: one that is forgotten.
+    pub(super) fn changes(
+        &mut self,
+        profile: fn(&T) -> &Profile,
+    ) -> impl Iterator<Item = (Key, Option<Stored<'_>>)> {
+        let forgotten = std::mem::take(&mut self.forgotten).into_iter().map(|key| (key, None));
+        let changed = std::mem::take(&mut self.changed);
+        let kept = &self.kept;
+        forgotten.chain(changed.into_iter().map(move |key| {
+            let kept = kept.get(&key);
+            (key, kept.map(|kept| Stored { profile: profile(&kept.what), uid: kept.uid }))
+        }))
+    }
+
+    fn make_room(&mut self, key: &Key, by: Option<u32>) {
+        if self.kept.len() >= MOST_PROFILES && !self.kept.contains_key(key) {
+            let all = || self.kept.iter().map(|(key, kept)| (kept.uid, kept.used, key));
+            if let Some(oldest) = oldest_of_most(all, by).cloned() {
+                self.forget(&oldest);
+            }
+        }
+    }
+}
