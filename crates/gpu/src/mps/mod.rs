@@ -16,7 +16,7 @@ mod files;
 use crate::sharing::{Grant, Sharing, SharingError, SharingRequest};
 use carma_core::reading::{GpuInfo, GpuKind};
 use control::Daemon;
-use files::{make_dir, read_tail};
+use files::make_dir;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -123,20 +123,6 @@ impl Mps {
             options.dir = dir;
         }
         Self { options: Arc::new(options), me: rustix::process::geteuid().as_raw(), requests: Arc::default() }
-    }
-
-    /// The last lines that the daemon and the server of `uid` logged, for a diagnosis: at most
-    /// `lines` of each, each preceded by the file's name; empty if there are none.
-    #[must_use]
-    pub fn log_tail(&self, uid: u32, lines: usize) -> Vec<String> {
-        let seat = self.seat(uid, 0);
-        let mut tail = Vec::new();
-        for file in ["control.log", "server.log"] {
-            let text = read_tail(&seat.log.join(file), seat.uid).unwrap_or_default();
-            let all: Vec<&str> = text.lines().collect();
-            tail.extend(all[all.len().saturating_sub(lines)..].iter().map(|line| format!("{file}: {line}")));
-        }
-        tail
     }
 
     /// The daemon that serves `uid`.
