@@ -525,15 +525,8 @@ impl Engine {
         }
         let memory = &self.parts.memory;
         let class = |job| memory.gist(job).map(|gist| gist.class);
-        let taught = class(teacher);
-        let mut others = 0;
-        for (_, job) in state.queue().line(state.now()).take(news::LOOKED_AT) {
-            let is_same = |taught| class(job.spec.id).is_some_and(|class| class.learns_from(&taught));
-            let is_other = !taught.is_some_and(is_same);
-            if is_other && (others == news::TOLD || !news::is_little(job.spec.run_time.as_ref())) {
-                continue;
-            }
-            others += usize::from(is_other);
+        let line = state.queue().line(state.now()).map(|(_, job)| (job, class(job.spec.id)));
+        for (job, _) in news::told(line, class(teacher)) {
             self.untold.add(job.spec.id, News::OfOthers);
         }
     }

@@ -8,17 +8,15 @@ use carma_core::plan::ended_by;
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
 use carma_interference::rate::tally::Done;
-use carma_run_time::news::is_run_news;
+use carma_run_time::news::Heard;
 use carma_run_time::{LONGEST_S, Run, RunTimes, Running, left_s};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Expects and learns.
 #[derive(Default)]
 pub struct Durations {
     times: RunTimes,
-    /// What the own count of a job said when those that wait heard of it last.
-    told: BTreeMap<JobId, Millis>,
+    heard: Heard,
 }
 
 /// A job that runs, as others learn from it.
@@ -54,20 +52,14 @@ impl Durations {
     /// What the jobs that run say of run times, as far as their gists are known.
     pub fn running(&mut self, state: &State, gist: impl Fn(JobId) -> Option<Arc<Gist>>) -> Vec<Running> {
         let active = state.active();
-        self.told.retain(|id, _| active.contains(id));
+        self.heard.keep(active);
         let teaches = |job: &Job| Some(teaches(&*gist(job.spec.id)?, job, state.done(job)));
         active.iter().filter_map(|id| state.job(*id)).filter_map(teaches).collect()
     }
 
-    /// Whether those that wait are to hear of a running job's own count: it says more than a tenth else than when they heard of it
-    /// last.
+    /// Whether jobs that wait are to hear of a running job's own count.
     pub fn is_news(&mut self, job: &Job) -> bool {
-        let Some(now) = job.counted_run() else { return false };
-        let is_news = is_run_news(self.told.get(&job.spec.id).copied(), now);
-        if is_news {
-            self.told.insert(job.spec.id, now);
-        }
-        is_news
+        self.heard.is_news(job)
     }
 
     /// What is expected of a job. `None`: nothing is known.

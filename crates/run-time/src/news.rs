@@ -1,12 +1,14 @@
 //! Which jobs that wait are told what an end teaches, and when the plan hears of a running job's own count.
 
-use carma_core::model::{RunTime, RunsOf};
+use crate::Class;
+use carma_core::model::{Job, JobId, RunTime, RunsOf};
 use carma_core::units::Millis;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Jobs at the head of the queue that hear of an end although it was of another program: those of which little is known.
-pub const TOLD: usize = 64;
+const TOLD: usize = 64;
 /// Jobs at the head of the queue that are looked at for that.
-pub const LOOKED_AT: usize = 1024;
+const LOOKED_AT: usize = 1024;
 /// So many runs of other programs say what they can.
 const FEW: u32 = 8;
 /// How far a job is is passed on when so much more of it is done, and so often at most: a job may count whatever it likes.
@@ -28,10 +30,44 @@ pub fn is_count_news(told: Option<(f64, u32)>, share: f64, counted_s: f64) -> bo
     times < MOST_COUNTS && (share - before).abs() >= *step
 }
 
-/// Whether jobs that wait hear how long a running one takes by its own count. `told`: what they heard last.
-#[must_use]
-pub fn is_run_news(told: Option<Millis>, now: Millis) -> bool {
-    told.is_none_or(|told| has_moved(told.0, now.0))
+/// What jobs that wait heard last of how long running ones take by their own counts.
+#[derive(Debug, Default)]
+pub struct Heard(BTreeMap<JobId, Millis>);
+
+impl Heard {
+    /// Forgets the jobs that run no more.
+    pub fn keep(&mut self, active: &BTreeSet<JobId>) {
+        self.0.retain(|job, _| active.contains(job));
+    }
+
+    /// Whether jobs that wait are to hear of a running job's own count: it says more than a tenth else than when they heard of it last. They are
+    /// taken to hear of it then.
+    pub fn is_news(&mut self, job: &Job) -> bool {
+        let Some(now) = job.counted_run() else { return false };
+        let told = self.0.get(&job.spec.id);
+        let is_news = told.is_none_or(|told| has_moved(told.0, now.0));
+        if is_news {
+            self.0.insert(job.spec.id, now);
+        }
+        is_news
+    }
+}
+
+/// Of the jobs that wait, each with its class (`None`: not known) and in the order of the queue, those that hear what a job of the class `taught`
+/// has taught: those that learn from it, and the first others of which little is known.
+pub fn told<'a>(
+    line: impl Iterator<Item = (&'a Job, Option<Class>)>,
+    taught: Option<Class>,
+) -> impl Iterator<Item = (&'a Job, Option<Class>)> {
+    let mut others = 0;
+    line.take(LOOKED_AT).filter(move |(job, class)| {
+        if class.zip(taught).is_some_and(|(class, taught)| class.learns_from(&taught)) {
+            return true;
+        }
+        let is_told = others < TOLD && is_little(job.spec.run_time.as_ref());
+        others += usize::from(is_told);
+        is_told
+    })
 }
 
 /// By more than a tenth.
@@ -53,8 +89,7 @@ pub fn is_news(before: Option<&RunTime>, now: &RunTime) -> bool {
 
 /// Whether so little is known of a job's run time that an end of any job may tell more: nothing, or what a few runs of other
 /// programs took.
-#[must_use]
-pub fn is_little(known: Option<&RunTime>) -> bool {
+fn is_little(known: Option<&RunTime>) -> bool {
     known.is_none_or(|known| matches!(known.basis, RunsOf::User | RunsOf::All) && known.runs < FEW)
 }
 

@@ -154,9 +154,11 @@ impl<'a> CoreScheduler<'a> {
         for input in counts.news(now, &self.state, world) {
             let Input::Counted { job, .. } = input else { continue };
             self.apply(now, &input);
-            let run = self.state.job(job).and_then(|job| job.counted_run());
-            let is_news = |counts: &mut Counts| counts.teaches(job, run);
-            teachers.extend(self.counts.as_mut().is_some_and(is_news).then_some(job));
+            if let (Some(counts), Some(job)) = (&mut self.counts, self.state.job(job))
+                && counts.heard.is_news(job)
+            {
+                teachers.push(job.spec.id);
+            }
         }
         for job in teachers {
             self.tell_run_times(now, index(job));
@@ -170,22 +172,15 @@ impl<'a> CoreScheduler<'a> {
         if !by_length || self.known.run_times() == RunTimesKnown::True {
             return;
         }
-        let taught = self.class(teacher);
         let running = LazyCell::new(|| self.running());
-        let mut others = 0;
-        let mut told = Vec::new();
-        for (_, job) in self.state.queue().line(now).take(news::LOOKED_AT) {
-            let (class, before) = (self.class(index(job.spec.id)), job.spec.run_time.as_ref());
-            let is_other = !class.learns_from(&taught);
-            if is_other && (others == news::TOLD || !news::is_little(before)) {
-                continue;
-            }
-            others += usize::from(is_other);
-            let run_time = self.forecast(index(job.spec.id), &class, || &running);
-            let run_time = run_time.filter(|now| news::is_news(before, now));
-            told.extend(run_time.map(|run_time| (job.spec.id, run_time)));
-        }
-        for (job, run_time) in told {
+        let line = self.state.queue().line(now);
+        let line = line.map(|(_, job)| (job, Some(self.class(index(job.spec.id)))));
+        let news = news::told(line, Some(self.class(teacher))).filter_map(|(job, class)| {
+            let run_time = self.forecast(index(job.spec.id), &class?, || &running)?;
+            news::is_news(job.spec.run_time.as_ref(), &run_time).then_some((job.spec.id, run_time))
+        });
+        let news: Vec<_> = news.collect();
+        for (job, run_time) in news {
             self.apply(now, &Input::RunTime { job, run_time });
         }
     }

@@ -6,15 +6,14 @@ use carma_core::input::Input;
 use carma_core::model::JobId;
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
-use carma_run_time::news::{is_count_news, is_run_news};
+use carma_run_time::news::{Heard, is_count_news};
 use std::collections::BTreeMap;
 
 /// What was told of the jobs that run.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     told: BTreeMap<JobId, Told>,
-    /// What those that wait heard of a job's run time.
-    runs: BTreeMap<JobId, Millis>,
+    pub(super) heard: Heard,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +29,7 @@ impl Counts {
     pub(super) fn news(&mut self, now: Millis, state: &State, world: &World) -> Vec<Input> {
         let active = state.active();
         self.told.retain(|job, _| active.contains(job));
-        self.runs.retain(|job, _| active.contains(job));
+        self.heard.keep(active);
         let mut news = Vec::new();
         for job in state.active_jobs() {
             let id = job.spec.id;
@@ -48,15 +47,5 @@ impl Counts {
             }
         }
         news
-    }
-
-    /// Whether those that wait are to hear how long a job takes by its count: it says more than a tenth else than when they heard last.
-    pub(super) fn teaches(&mut self, job: JobId, run: Option<Millis>) -> bool {
-        let Some(run) = run else { return false };
-        let is_news = is_run_news(self.runs.get(&job).copied(), run);
-        if is_news {
-            self.runs.insert(job, run);
-        }
-        is_news
     }
 }
