@@ -28,6 +28,8 @@ use crate::sampler::{self, Board, Look, Pace};
 use crate::slowdown::Slowdowns;
 use carma_api::wire::CgroupsView;
 use carma_core::Input;
+use carma_core::model::JobId;
+use carma_core::policy::Options;
 use carma_core::reading::GpuInfo;
 use carma_core::state::State;
 use carma_core::units::Millis;
@@ -235,51 +237,14 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let durations = Durations::new(&journal.run_times()?);
     // Later than all that the journal holds, so that its life can be told from what came before.
     let clock = Clock::start(state.now().max(journal.latest()?) + Millis(1), options.speed);
-    let life = Life::begin(clock.now(), &layout.place).map_err(system("cannot begin"))?;
-    let lives = journal.with_room(|journal| {
-        let earlier = journal.lives()?.into_iter().map(Into::into).collect();
-        Lives::begin(layout.run.clone(), journal.id().to_owned(), earlier, life.clone())
-            .map_err(|why| JournalError::File { path: layout.run.clone(), why })
-    })?;
-    journal.with_room(|journal| journal.begin_life(life.started, &life.name, &life.host, &life.boot))?;
-    if lives.is_copy() {
-        tracing::warn!(
-            "{} is a copy of another state directory: jobs that ran when it was made are not this daemon's, and end here with an unknown status",
-            options.state_dir.display()
-        );
-    }
-    let hierarchy = Hierarchy::prepare(as_root, &Names::of(journal.id(), &lives)).map(Arc::new);
+    let (life, lives) = begin_life(&mut journal, clock, options, &layout)?;
+    let hierarchy = prepare_cgroups(as_root, &Names::of(journal.id(), &lives));
     let cgroups = cgroups_view(&hierarchy);
     let groups = cgroups.dir.clone();
-    match &hierarchy {
-        Ok(found) => tracing::info!(
-            "each job has a cgroup in {}, controllers: {}",
-            found.dir().display(),
-            if found.controllers().is_empty() { "none".into() } else { found.controllers().join(" ") }
-        ),
-        Err(why) => tracing::warn!("jobs have no cgroups of their own: {why}"),
-    }
     let mut core = options.config.options(uid).map_err(|mistake| ServeError::Config(mistake.what))?;
     let people =
         Arc::new(People::new(options.config.operators.as_deref(), options.config.limits.clone(), uid));
-    // Those who have jobs, and those whose accounts are shown.
-    let owners = state.jobs().values().map(|job| job.spec.user.uid);
-    let owners: BTreeSet<u32> = owners.chain(state.accounts_at(state.now()).into_keys()).collect();
-    // Before clients are answered and the service manager knows that carma is there: a database that hangs holds up no start.
-    let mut told = people.look_up_all(owners.clone(), people::PATIENCE);
-    for owner in owners {
-        match told.remove(&owner).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(person) => drop(core.allowances.set(owner, person.limits.allowance())),
-            Err(e) => {
-                tracing::warn!(
-                    "the user database does not say who user {owner} is, whose limits stay as they were until that user's next request: {e}"
-                );
-                if let Some(kept) = state.options().allowances.of.get(&owner) {
-                    core.allowances.set(owner, *kept);
-                }
-            }
-        }
-    }
+    allow_owners(&mut core, &people, &state);
     core.suspends &= gpus.driver_of_suspensions.is_ok();
     core.moves &= gpus.driver_of_suspensions.as_ref().is_ok_and(suspend::Driver::moves);
     let policy = core.policy.name.clone();
@@ -288,7 +253,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     core.stale_after = core.stale_after.max(Millis(cadence.0 * 4));
     let mut inputs = Vec::new();
     if *state.options() != core {
-        inputs.push(Input::Configured(Box::new(core.clone())));
+        inputs.push(Input::Configured(Box::new(core)));
     }
     if !same_inventory(&state, &gpus.inventory) {
         inputs.push(Input::Inventory(gpus.inventory.clone()));
@@ -296,50 +261,29 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
 
     let (engine, inbox) = mpsc::channel();
     let board = Arc::new(Board::default());
-    let to_engine = engine.clone();
-    let watcher = Watcher::start(
-        life.clone(),
-        Box::new(move |job, attempt, event| drop(to_engine.send(Message::Watched(job, attempt, event)))),
-    );
-    let watcher = watcher.map_err(system("cannot watch jobs"))?;
-    let to_engine = engine.clone();
-    let report: Report =
-        Arc::new(move |job, attempt, outcome| drop(to_engine.send(Message::Launched(job, attempt, outcome))));
+    let start = Start {
+        options,
+        layout: &layout,
+        gpus: &gpus,
+        life: &life,
+        hierarchy: hierarchy.as_ref().ok(),
+        as_root,
+        engine: &engine,
+        board: &board,
+    };
+    let watcher = start.watcher()?;
     let paces = Paces::start(layout.pace.clone(), clock).map_err(system("cannot count progress"))?;
     let slowdowns = Slowdowns::new(
         paces.clone(),
         options.config.kace().map_err(ServeError::Config)?,
         &journal.slowdowns()?,
     );
-    let of = recorder::Of {
-        journal: journal.id(),
-        life: &life.name,
-        boot: &life.boot,
-        inventory: &gpus.inventory,
-    };
-    let recorder =
-        Recorder::start(&layout.recorder, &options.config.recorder, &of, longest(&pace, options.speed));
-    let launcher = Launcher::start(Context {
-        life,
-        records: lives.present_dir(),
-        log_dir: layout.logs.clone(),
-        as_root,
-        env: job_env(&gpus, options),
-        sharing: gpus.sharing.clone(),
-        hierarchy: hierarchy.clone().ok(),
-        descriptors: limits::inherited_nofile(),
-        watcher: watcher.clone(),
-        paces: paces.clone(),
-        // Once a second of the daemon's clock.
-        alive_ms: (1000 / u64::from(options.speed.max(1))).max(20),
-        report: report.clone(),
-    })
-    .map_err(system("cannot start the launching thread"))?;
+    let recorder = start.recorder(journal.id(), longest(&pace, options.speed));
+    let performer = start.performer(lives.present_dir(), &watcher, &paces)?;
     logs::watch(layout.logs.clone(), layout.journal.clone())
         .map_err(system("cannot start the thread that looks after logs"))?;
+    let looked = start.looked(recorder.clone());
     let rates = slowdowns.rates();
-    let to_engine = engine.clone();
-    let of_suspensions = engine.clone();
     let journal_id = journal.id().to_owned();
     let parts = Parts {
         journal,
@@ -348,26 +292,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         slowdowns,
         clock,
         board: board.clone(),
-        performer: Performer {
-            launcher,
-            sharing: gpus.sharing.clone(),
-            hierarchy: hierarchy.clone().ok(),
-            report,
-            suspender: Suspender {
-                driver: gpus.driver_of_suspensions.clone(),
-                hidden: gpus.hidden.clone(),
-                on_gpus: {
-                    let board = board.clone();
-                    Arc::new(move |gpus| board.processes_on(gpus, LOOK_PATIENCE))
-                },
-                report: Arc::new(move |job, attempt, outcome| {
-                    drop(of_suspensions.send(Message::Suspension(job, attempt, outcome)));
-                }),
-            },
-            cannot_save: Arc::new(move |job, attempt, why| {
-                drop(to_engine.send(Message::CannotSave(job, attempt, why)));
-            }),
-        },
+        performer,
         watcher,
         lives,
         hierarchy: hierarchy.clone(),
@@ -376,16 +301,6 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         only_uid: (!as_root).then_some(uid),
         cadence,
         watchdog: Watchdog::from_env(notify.clone()),
-    };
-    let to_engine = engine.clone();
-    let (for_looks, on_board) = (recorder.clone(), board.clone());
-    let looked = move |at: Millis, looks: &Arc<Vec<Look>>, news: bool| {
-        if news {
-            drop(to_engine.send(Message::Look));
-        }
-        if let Some(recorder) = &for_looks {
-            recorder.offer(at, looks, &on_board);
-        }
     };
     sampler::start(gpus.probe, gpus.sharing.clone(), clock, pace, board.clone(), hierarchy.ok(), looked)
         .map_err(system("cannot start the sampling thread"))?;
@@ -438,6 +353,161 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         let _ = fs::remove_dir(groups);
     }
     served
+}
+
+/// Begins a life of the daemon, which the journal and the records of attempts then know.
+fn begin_life(
+    journal: &mut Journal,
+    clock: Clock,
+    options: &ServeOptions,
+    layout: &Layout,
+) -> Result<(Life, Lives), ServeError> {
+    let life = Life::begin(clock.now(), &layout.place).map_err(system("cannot begin"))?;
+    let lives = journal.with_room(|journal| {
+        let earlier = journal.lives()?.into_iter().map(Into::into).collect();
+        Lives::begin(layout.run.clone(), journal.id().to_owned(), earlier, life.clone())
+            .map_err(|why| JournalError::File { path: layout.run.clone(), why })
+    })?;
+    journal.with_room(|journal| journal.begin_life(life.started, &life.name, &life.host, &life.boot))?;
+    if lives.is_copy() {
+        tracing::warn!(
+            "{} is a copy of another state directory: jobs that ran when it was made are not this daemon's, and end here with an unknown status",
+            options.state_dir.display()
+        );
+    }
+    Ok((life, lives))
+}
+
+/// Where attempts have their cgroups; or why they have none. The log says so, too.
+fn prepare_cgroups(as_root: bool, names: &Names) -> Result<Arc<Hierarchy>, String> {
+    let hierarchy = Hierarchy::prepare(as_root, names).map(Arc::new);
+    match &hierarchy {
+        Ok(found) => tracing::info!(
+            "each job has a cgroup in {}, controllers: {}",
+            found.dir().display(),
+            if found.controllers().is_empty() { "none".into() } else { found.controllers().join(" ") }
+        ),
+        Err(why) => tracing::warn!("jobs have no cgroups of their own: {why}"),
+    }
+    hierarchy
+}
+
+/// Gives those who have jobs, and those whose accounts are shown, the limits that the configuration says.
+fn allow_owners(core: &mut Options, people: &Arc<People>, state: &State) {
+    let owners = state.jobs().values().map(|job| job.spec.user.uid);
+    let owners: BTreeSet<u32> = owners.chain(state.accounts_at(state.now()).into_keys()).collect();
+    // Before clients are answered and the service manager knows that carma is there: a database that hangs holds up no start.
+    let mut told = people.look_up_all(owners.clone(), people::PATIENCE);
+    for owner in owners {
+        match told.remove(&owner).unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(person) => drop(core.allowances.set(owner, person.limits.allowance())),
+            Err(e) => {
+                tracing::warn!(
+                    "the user database does not say who user {owner} is, whose limits stay as they were until that user's next request: {e}"
+                );
+                if let Some(kept) = state.options().allowances.of.get(&owner) {
+                    core.allowances.set(owner, *kept);
+                }
+            }
+        }
+    }
+}
+
+/// What the threads around the engine are started with.
+struct Start<'a> {
+    options: &'a ServeOptions,
+    layout: &'a Layout,
+    gpus: &'a Gpus,
+    life: &'a Life,
+    hierarchy: Option<&'a Arc<Hierarchy>>,
+    as_root: bool,
+    engine: &'a mpsc::Sender<Message>,
+    board: &'a Arc<Board>,
+}
+
+impl Start<'_> {
+    /// What tells the engine of a job's attempt.
+    fn to_engine<T>(
+        &self,
+        message: fn(JobId, u32, T) -> Message,
+    ) -> impl Fn(JobId, u32, T) + Send + Sync + 'static
+    where
+        T: 'static,
+    {
+        let engine = self.engine.clone();
+        move |job, attempt, what| drop(engine.send(message(job, attempt, what)))
+    }
+
+    fn watcher(&self) -> Result<Arc<Watcher>, ServeError> {
+        Watcher::start(self.life.clone(), Box::new(self.to_engine(Message::Watched)))
+            .map_err(system("cannot watch jobs"))
+    }
+
+    /// `None`: the configuration wants none.
+    fn recorder(&self, journal: &str, longest: Millis) -> Option<Arc<Recorder>> {
+        let of = recorder::Of {
+            journal,
+            life: &self.life.name,
+            boot: &self.life.boot,
+            inventory: &self.gpus.inventory,
+        };
+        Recorder::start(&self.layout.recorder, &self.options.config.recorder, &of, longest)
+    }
+
+    /// What carries out decisions. `records`: the directory of the records of this life.
+    fn performer(
+        &self,
+        records: PathBuf,
+        watcher: &Arc<Watcher>,
+        paces: &Arc<Paces>,
+    ) -> Result<Performer, ServeError> {
+        let report: Report = Arc::new(self.to_engine(Message::Launched));
+        let launcher = Launcher::start(Context {
+            life: self.life.clone(),
+            records,
+            log_dir: self.layout.logs.clone(),
+            as_root: self.as_root,
+            env: job_env(self.gpus, self.options),
+            sharing: self.gpus.sharing.clone(),
+            hierarchy: self.hierarchy.cloned(),
+            descriptors: limits::inherited_nofile(),
+            watcher: watcher.clone(),
+            paces: paces.clone(),
+            // Once a second of the daemon's clock.
+            alive_ms: (1000 / u64::from(self.options.speed.max(1))).max(20),
+            report: report.clone(),
+        });
+        let board = self.board.clone();
+        Ok(Performer {
+            launcher: launcher.map_err(system("cannot start the launching thread"))?,
+            sharing: self.gpus.sharing.clone(),
+            hierarchy: self.hierarchy.cloned(),
+            report,
+            suspender: Suspender {
+                driver: self.gpus.driver_of_suspensions.clone(),
+                hidden: self.gpus.hidden.clone(),
+                on_gpus: Arc::new(move |gpus| board.processes_on(gpus, LOOK_PATIENCE)),
+                report: Arc::new(self.to_engine(Message::Suspension)),
+            },
+            cannot_save: Arc::new(self.to_engine(Message::CannotSave)),
+        })
+    }
+
+    /// What is done with each look at the GPUs.
+    fn looked(
+        &self,
+        recorder: Option<Arc<Recorder>>,
+    ) -> impl Fn(Millis, &Arc<Vec<Look>>, bool) + Send + 'static {
+        let (engine, board) = (self.engine.clone(), self.board.clone());
+        move |at, looks, news| {
+            if news {
+                drop(engine.send(Message::Look));
+            }
+            if let Some(recorder) = &recorder {
+                recorder.offer(at, looks, &board);
+            }
+        }
+    }
 }
 
 fn cgroups_view(hierarchy: &Result<Arc<Hierarchy>, String>) -> CgroupsView {
