@@ -5,7 +5,9 @@ pub mod limits;
 
 use carma_api::parse;
 use carma_core::model::SharingMode;
-use carma_core::policy::{Gate, Line, MemoryScreen, Objective, Options, Order, RecoveryMethod, presets};
+use carma_core::policy::{
+    Gate, Line, MemoryScreen, Objective, Options, Order, Policy, RecoveryMethod, presets,
+};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::Risk;
 use carma_files::Why;
@@ -397,24 +399,56 @@ impl Config {
     /// # Errors
     /// The first value that makes no sense.
     pub fn options(&self, admin_uid: u32) -> Result<Options, Mistake> {
+        let mut options = Options { admin_uid, ..Options::of(self.preset()?) };
+        self.apply_policy(&mut options.policy)?;
+        self.apply_times(&mut options)?;
+        options.suspends = self.jobs.suspend.unwrap_or(options.suspends);
+        if let Some(most) = self.jobs.max_slowdown {
+            let factor = Fraction::from_f64(most).filter(|_| (1.0..=1000.0).contains(&most));
+            options.max_slowdown = Some(factor.ok_or_else(|| {
+                let text = format!("max-slowdown = {most} is not a factor from 1 to 1000");
+                Mistake::new(&["jobs", "max-slowdown"], text)
+            })?);
+        }
+        if let Some(sharing) = self.sharing {
+            options.sharing = sharing;
+        }
+        options.caps = self.mps.caps.unwrap_or(options.caps);
+        options.mps_multi_user = self.mps.multi_user.unwrap_or(options.mps_multi_user);
+        // Of one user's jobs none ends another user's.
+        options.mps_several_gpus = self.mps.several_gpus.unwrap_or(!options.mps_multi_user);
+        options.margin_percent = self.memory.margin_percent.unwrap_or(options.margin_percent);
+        options.margin_min = self.memory.margin_min.map_or(options.margin_min, |s| s.0);
+        options.recovery = self.recovery.method.unwrap_or(options.recovery);
+        options.max_retries = self.recovery.max_retries.unwrap_or(options.max_retries);
+        self.check_memory()?;
+        self.limits.check()?;
+        options.allowances.for_all = self.limits.for_all_users().allowance();
+        self.check_others()?;
+        Ok(options)
+    }
+
+    /// The policy by itself.
+    fn preset(&self) -> Result<Policy, Mistake> {
         let name = self.policy.as_deref().unwrap_or("adaptive");
         let policy = presets::by_name(name).ok_or_else(|| {
             let text = format!("there is no policy '{name}'; there are {}", presets::NAMES.join(", "));
             Mistake::new(&["policy"], text)
         })?;
-        let mut options = Options { admin_uid, ..Options::of(policy) };
-        if let Some(objective) = self.queue.objective {
-            options.policy = match &*options.policy.name {
-                "adaptive" => presets::adaptive(objective),
-                // Both say the same.
-                name if name == presets::adaptive(objective).name => options.policy,
-                name => {
-                    let text = format!("objective: for the policy `adaptive` only, not for '{name}'");
-                    return Err(Mistake::new(&["queue", "objective"], text));
-                }
-            };
+        let Some(objective) = self.queue.objective else { return Ok(policy) };
+        match &*policy.name {
+            "adaptive" => Ok(presets::adaptive(objective)),
+            // Both say the same.
+            name if name == presets::adaptive(objective).name => Ok(policy),
+            name => {
+                let text = format!("objective: for the policy `adaptive` only, not for '{name}'");
+                Err(Mistake::new(&["queue", "objective"], text))
+            }
         }
-        let policy = &mut options.policy;
+    }
+
+    /// What of the policy is configured otherwise.
+    fn apply_policy(&self, policy: &mut Policy) -> Result<(), Mistake> {
         self.apply_gate(&mut policy.gate)?;
         if let Some(Size(reserve)) = self.memory.reserve {
             policy.reserve = reserve;
@@ -455,6 +489,10 @@ impl Config {
             }
             Some(false) | None => {}
         }
+        Ok(())
+    }
+
+    fn apply_times(&self, options: &mut Options) -> Result<(), Mistake> {
         let set = |target: &mut Millis, value: Option<Span>| {
             if let Some(Span(value)) = value {
                 *target = value;
@@ -477,28 +515,11 @@ impl Config {
         set(&mut options.mps_cooldown, self.mps.cooldown);
         set(&mut options.kill_grace, self.jobs.kill_grace);
         set(&mut options.slowdown_window, self.jobs.slowdown_window);
-        options.suspends = self.jobs.suspend.unwrap_or(options.suspends);
-        if let Some(most) = self.jobs.max_slowdown {
-            let factor = Fraction::from_f64(most).filter(|_| (1.0..=1000.0).contains(&most));
-            options.max_slowdown = Some(factor.ok_or_else(|| {
-                let text = format!("max-slowdown = {most} is not a factor from 1 to 1000");
-                Mistake::new(&["jobs", "max-slowdown"], text)
-            })?);
-        }
-        if let Some(sharing) = self.sharing {
-            options.sharing = sharing;
-        }
-        options.caps = self.mps.caps.unwrap_or(options.caps);
-        options.mps_multi_user = self.mps.multi_user.unwrap_or(options.mps_multi_user);
-        // Of one user's jobs none ends another user's.
-        options.mps_several_gpus = self.mps.several_gpus.unwrap_or(!options.mps_multi_user);
-        options.margin_percent = self.memory.margin_percent.unwrap_or(options.margin_percent);
-        options.margin_min = self.memory.margin_min.map_or(options.margin_min, |s| s.0);
-        options.recovery = self.recovery.method.unwrap_or(options.recovery);
-        options.max_retries = self.recovery.max_retries.unwrap_or(options.max_retries);
-        self.check_memory()?;
-        self.limits.check()?;
-        options.allowances.for_all = self.limits.for_all_users().allowance();
+        Ok(())
+    }
+
+    /// Values that the core does not get.
+    fn check_others(&self) -> Result<(), Mistake> {
         if self.operators.as_deref() == Some("") {
             return Err(Mistake::new(
                 &["operators"],
@@ -519,7 +540,7 @@ impl Config {
                 ));
             }
         }
-        Ok(options)
+        Ok(())
     }
 
     /// What the policy `kace` predicts with.
