@@ -476,44 +476,15 @@ impl Slowdowns {
             let length = iterations(job.spec.id);
             // With fewer threads than it asked for it is not as it is alone.
             let narrowed = is_narrowed(job) && placement.thread_percent != job.spec.request.thread_percent;
-            // One that is to end may save its work for minutes, and one that leaves its GPU or comes back gets nothing done: that is not how
-            // they go together.
-            let passing = |tenant: &Tenant| {
-                let there = state.job(tenant.job);
-                there.is_some_and(|job| job.ending().is_some() || job.suspension().is_some())
-            };
-            let any_passing = gpus.iter().any(|gpu| gpu.tenants.iter().any(passing));
-            if any_passing || (neighbourhood.alone && narrowed) {
+            if any_passing(state, &gpus) || (neighbourhood.alone && narrowed) {
                 watch.breaks(now);
                 self.unmeasure(job.spec.id);
             } else if neighbourhood.alone {
                 let window = state.options().slowdown_window;
                 self.look_alone(now, (job, length), &gpus, &neighbourhood, window, looks);
             } else {
-                self.look_at_latency(now, state, job, &neighbourhood);
-                let steps = self.look_together(now, state, (job, length), &gpus, &neighbourhood);
-                let news = self.watched.get_mut(&job.spec.id).and_then(|watch| {
-                    let tells = |window: &Window| !window.at_most || tells(window.progress, job, &gpus);
-                    watch.windows.news(now, neighbourhood.measurable(), tells)
-                });
-                let loading = |window: Window| !self.all_work(state, &gpus, window.from);
-                inputs.extend(news.map(|window| Input::Measured {
-                    job: job.spec.id,
-                    attempt,
-                    progress: Fraction::from_f64(window.progress).unwrap_or(Fraction(0)),
-                    over: window.over(),
-                    at_most: window.at_most,
-                    loading: loading(window),
-                }));
-                // Of one that asked for fewer threads it is a part of its speed alone with these: the predictor's is one of that with all.
-                let of_all = |watch: &Watch| !is_narrowed(job) || watch.rate.is_none();
-                if let Some(steps) = steps.filter(|steps| !steps.at_most)
-                    && self.watched.get(&job.spec.id).is_some_and(of_all)
-                    && neighbourhood.settled_at.is_some_and(|at| at <= steps.from)
-                    && !loading(steps)
-                {
-                    observed.insert(job.spec.id, steps.progress);
-                }
+                let job = (job, attempt, length);
+                inputs.extend(self.look_beside(now, state, job, &gpus, &neighbourhood, &mut observed));
             }
             self.show_latency(now, state, job);
         }
@@ -564,6 +535,43 @@ impl Slowdowns {
             let rate = |from| Some(of_length(self.paces.rate(id, from, now, own)?, iterations(id)));
             self.fastest.look(now, (id, &key, job.spec.user.uid), rate);
         }
+    }
+
+    /// Looks at a job beside others: what of its speed the core should know. What the model is to learn is put into `observed`.
+    fn look_beside(
+        &mut self,
+        now: Millis,
+        state: &State,
+        (job, attempt, iterations): (&Job, u32, Option<u64>),
+        gpus: &[&Gpu],
+        neighbourhood: &Neighbourhood,
+        observed: &mut BTreeMap<JobId, f64>,
+    ) -> Option<Input> {
+        let id = job.spec.id;
+        self.look_at_latency(now, state, job, neighbourhood);
+        let steps = self.look_together(now, state, (job, iterations), gpus, neighbourhood);
+        let news = self.watched.get_mut(&id).and_then(|watch| {
+            let tells = |window: &Window| !window.at_most || tells(window.progress, job, gpus);
+            watch.windows.news(now, neighbourhood.measurable(), tells)
+        });
+        let loading = |window: Window| !self.all_work(state, gpus, window.from);
+        // Of one that asked for fewer threads it is a part of its speed alone with these: the predictor's is one of that with all.
+        let of_all = |watch: &Watch| !is_narrowed(job) || watch.rate.is_none();
+        if let Some(steps) = steps.filter(|steps| !steps.at_most)
+            && self.watched.get(&id).is_some_and(of_all)
+            && neighbourhood.settled_at.is_some_and(|at| at <= steps.from)
+            && !loading(steps)
+        {
+            observed.insert(id, steps.progress);
+        }
+        news.map(|window| Input::Measured {
+            job: id,
+            attempt,
+            progress: Fraction::from_f64(window.progress).unwrap_or(Fraction(0)),
+            over: window.over(),
+            at_most: window.at_most,
+            loading: loading(window),
+        })
     }
 
     /// Whether all jobs on these GPUs were at work from this time on. What one that loads leaves the others says nothing of how they go
@@ -1204,6 +1212,16 @@ impl Samples {
     fn metrics(&mut self) -> Metrics {
         Metrics::over(self.values.make_contiguous())
     }
+}
+
+/// Whether a job on these GPUs is to end, or leaves its GPU or comes back. One that is to end may save its work for minutes, and the other gets
+/// nothing done: that is not how they go together.
+fn any_passing(state: &State, gpus: &[&Gpu]) -> bool {
+    let passing = |tenant: &Tenant| {
+        let there = state.job(tenant.job);
+        there.is_some_and(|job| job.ending().is_some() || job.suspension().is_some())
+    };
+    gpus.iter().any(|gpu| gpu.tenants.iter().any(passing))
 }
 
 /// Since when a job is on its GPUs of whose steps nothing is known yet. It may have settled: memory can stand still for a while
