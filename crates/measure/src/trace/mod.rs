@@ -158,29 +158,8 @@ impl Bench {
         let results = std::fs::canonicalize(&results)
             .map_err(|e| Error::usage(format!("--output {}: {e}", results.display())))?;
         let _held = hold(&results)?;
-        let mut plays = rows::together(vec![(results.clone(), rows::read(&results)?)])?;
-        if let Some(what) = plays.first().and_then(|other| {
-            other.machine.differ(&self.gpus.machine).or_else(|| other.trace.differ(&self.trace))
-        }) {
-            return Err(Error::usage(format!(
-                "{} has plays with {}",
-                results.display(),
-                what.said("there", "here")
-            ))
-            .hint("name another --output for another trace, other tasks, GPUs or speed"));
-        }
-        let (config, text) = match &self.options.config {
-            Some(config) => {
-                let text = carma_files::read_text(config, LARGEST_CONFIG)
-                    .map_err(|e| Error::usage(format!("--config {}: {}", config.display(), e.why)))?;
-                (config.clone(), text)
-            }
-            None => {
-                let empty = sockets.join("carma.toml");
-                std::fs::write(&empty, "").map_err(|e| Error::new(format!("{}: {e}", empty.display())))?;
-                (empty, String::new())
-            }
-        };
+        let mut plays = self.earlier(&results)?;
+        let (config, text) = self.config(sockets)?;
         let deadline = self.options.budget.and_then(|budget| self.began.checked_add(budget));
         let speed = self.gpus.machine.speed;
         let mut stage = play::Stage {
@@ -205,24 +184,7 @@ impl Bench {
             say,
             has_played: false,
         };
-        // What a policy is told of memory parts only plays that are told it.
-        for (planned, play) in self.plan.iter().flat_map(|planned| plays.iter().map(move |p| (planned, p))) {
-            let known = play.conditions.as_ref();
-            if let Some(what) = known.and_then(|known| known.differ(&stage.conditions(planned))) {
-                return Err(Error::usage(format!(
-                    "{} has plays with {what} than this call's",
-                    results.display()
-                ))
-                .hint("name another --output for other options or variables"));
-            }
-        }
-        if let Some((planned, untold)) = self.plan.iter().find_map(|p| Some((p, stage.untold(p)?)))
-            && self.plan.iter().all(|planned| planned.policy.label != BASE)
-        {
-            return Err(Error::usage(format!("{planned}: {untold}")).hint(
-                "write `memory` into their tables, or play `exclusive` too: peaks that are seen count",
-            ));
-        }
+        check(&self.plan, &plays, &stage)?;
         let mut warm_up = self.warm_up.take();
         let mut left = Vec::new();
         for (at, planned) in self.plan.iter().enumerate() {
@@ -281,6 +243,57 @@ impl Bench {
         }
         Ok(Outcome { plays, left })
     }
+
+    /// The plays that the folder of results has.
+    fn earlier(&self, results: &Path) -> Result<Vec<Play>, Error> {
+        let plays = rows::together(vec![(results.to_owned(), rows::read(results)?)])?;
+        let differ = |other: &Play| {
+            other.machine.differ(&self.gpus.machine).or_else(|| other.trace.differ(&self.trace))
+        };
+        match plays.first().and_then(differ) {
+            None => Ok(plays),
+            Some(what) => Err(Error::usage(format!(
+                "{} has plays with {}",
+                results.display(),
+                what.said("there", "here")
+            ))
+            .hint("name another --output for another trace, other tasks, GPUs or speed")),
+        }
+    }
+
+    /// The daemon's configuration and its text: an empty one in `sockets`, where none was named.
+    fn config(&self, sockets: &Path) -> Result<(PathBuf, String), Error> {
+        if let Some(config) = &self.options.config {
+            let text = carma_files::read_text(config, LARGEST_CONFIG)
+                .map_err(|e| Error::usage(format!("--config {}: {}", config.display(), e.why)))?;
+            return Ok((config.clone(), text));
+        }
+        let empty = sockets.join("carma.toml");
+        std::fs::write(&empty, "").map_err(|e| Error::new(format!("{}: {e}", empty.display())))?;
+        Ok((empty, String::new()))
+    }
+}
+
+/// Checks that plays of this plan can go into one table with those that were played before, and that each policy can be told what it must know.
+fn check(plan: &[Planned], plays: &[Play], stage: &play::Stage<'_>) -> Result<(), Error> {
+    // What a policy is told of memory parts only plays that are told it.
+    for (planned, play) in plan.iter().flat_map(|planned| plays.iter().map(move |p| (planned, p))) {
+        let known = play.conditions.as_ref();
+        if let Some(what) = known.and_then(|known| known.differ(&stage.conditions(planned))) {
+            return Err(Error::usage(format!(
+                "{} has plays with {what} than this call's",
+                stage.results.display()
+            ))
+            .hint("name another --output for other options or variables"));
+        }
+    }
+    if let Some((planned, untold)) = plan.iter().find_map(|p| Some((p, stage.untold(p)?)))
+        && plan.iter().all(|planned| planned.policy.label != BASE)
+    {
+        return Err(Error::usage(format!("{planned}: {untold}"))
+            .hint("write `memory` into their tables, or play `exclusive` too: peaks that are seen count"));
+    }
+    Ok(())
 }
 
 /// Whether a budget leaves any time to play.
