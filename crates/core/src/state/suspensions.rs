@@ -58,18 +58,16 @@ impl State {
         let saves = job.spec.request.save_grace.is_some();
         match placement {
             _ if ending.is_some() => Some("it is being ended"),
-            Placement { sharing: SharingMode::Mps, .. } if saves => Some(
-                "the driver cannot suspend a client of MPS; `carma requeue` has it save its work and start again, and with `--sharing time-slice` it could be suspended",
-            ),
-            Placement { sharing: SharingMode::Mps, .. } => Some(
-                "the driver cannot suspend a client of MPS; `carma requeue` starts it again, from the beginning unless it saved its work, and with `--sharing time-slice` it could be suspended",
-            ),
-            Placement { gpus, .. } if gpus.len() != 1 && saves => Some(
-                "jobs on several GPUs cannot be suspended; `carma requeue` has it save its work and start again",
-            ),
-            Placement { gpus, .. } if gpus.len() != 1 => Some(
-                "jobs on several GPUs cannot be suspended; `carma requeue` starts it again, from the beginning unless it saved its work",
-            ),
+            Placement { sharing: SharingMode::Mps, .. } => Some(if saves {
+                "the driver cannot suspend a client of MPS; `carma requeue` has it save its work and start again, and with `--sharing time-slice` it could be suspended"
+            } else {
+                "the driver cannot suspend a client of MPS; `carma requeue` starts it again, from the beginning unless it saved its work, and with `--sharing time-slice` it could be suspended"
+            }),
+            Placement { gpus, .. } if gpus.len() != 1 => Some(if saves {
+                "jobs on several GPUs cannot be suspended; `carma requeue` has it save its work and start again"
+            } else {
+                "jobs on several GPUs cannot be suspended; `carma requeue` starts it again, from the beginning unless it saved its work"
+            }),
             _ => None,
         }
     }
