@@ -37,12 +37,6 @@ impl MiB {
         Self(bytes.div_ceil(1 << 20))
     }
 
-    /// Difference, never below zero.
-    #[must_use]
-    pub const fn saturating_sub(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0))
-    }
-
     /// Whether this and another amount differ, and rounding hides it: they are then told exactly.
     #[must_use]
     pub fn only_looks_like(self, other: Self) -> bool {
@@ -89,7 +83,7 @@ impl Sub for MiB {
     type Output = Self;
     /// Saturating: memory is never negative.
     fn sub(self, other: Self) -> Self {
-        self.saturating_sub(other)
+        Self(self.0.saturating_sub(other.0))
     }
 }
 

@@ -471,7 +471,7 @@ impl<'a> Task<'a> {
 
     /// The context first, then the rest in equal steps until the start-up ends.
     fn plan_fill(&mut self) {
-        let rest = self.spec.memory.saturating_sub(context()).0;
+        let rest = (self.spec.memory - context()).0;
         for step in 0..=FILL_STEPS {
             let mib = match step {
                 0 => context().0,

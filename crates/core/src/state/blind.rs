@@ -270,6 +270,6 @@ impl Blind {
         let most = MiB(free.0 / self.among).min(memory.percent(50));
         let part = most.max(self.least_on(memory, sharing)).min(free);
         // What is left may be what it lacks, and is too little for another of which as little is known.
-        if self.is_unknown() && free.saturating_sub(part) < LEAST { free } else { part }
+        if self.is_unknown() && free - part < LEAST { free } else { part }
     }
 }
