@@ -28,7 +28,7 @@
 //! 12. `input`: what comes in, what goes out, why an input is refused
 //! 13. `state`: everything that decisions depend on, and the one way to change it
 //! 14. `check`: what must hold in every state
-//! 15. `slowdown`: who may join whom where a slowdown is limited
+//! 15. `slowdown`: which job may join which where a slowdown is limited
 //! 16. `plan`: what to do now, and why
 
 pub mod check;

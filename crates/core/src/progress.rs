@@ -77,9 +77,9 @@ impl Company {
 /// A question to the predictor.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Question {
-    /// Who is there; with the way of sharing that a newcomer would bring about.
+    /// The jobs that are there; with the way of sharing that a newcomer would bring about.
     pub there: Company,
-    /// Who might join.
+    /// The job that might join.
     pub newcomer: Class,
     /// Whether lower bounds are wanted, too: a limit of slowdown counts. They take several times as long.
     pub bounds: bool,
@@ -98,9 +98,9 @@ pub struct Pace {
 /// What is predicted if a job joins those that are on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outlook {
-    /// Who is there.
+    /// The jobs that are there.
     pub there: Company,
-    /// Who would join.
+    /// The job that would join.
     pub newcomer: Class,
     /// Of each class that is there, in order. Where something is unknown they are empty, or rest on an assumption of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

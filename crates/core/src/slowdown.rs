@@ -60,8 +60,8 @@ pub(crate) fn limited_tenant(state: &State, gpu: &Gpu) -> Option<JobId> {
     gpu.tenants.iter().map(|tenant| tenant.job).find(limited)
 }
 
-/// Percentages of the SMs' threads that a job without a limit of its own is tried with under MPS, where limits of those who are
-/// there do not let it have all.
+/// Percentages of the SMs' threads that a job without a limit of its own is tried with under MPS, where limits of the jobs that
+/// are there do not let it have all.
 pub(crate) const NARROWER: [u8; 2] = [50, 25];
 
 /// Whether a job may be given fewer threads than all for the sake of others' limits: its user has said nothing of either.
@@ -143,7 +143,7 @@ const FIRST: usize = 2;
 pub fn questions(state: &State) -> Vec<Question> {
     let by_policy = state.options().policy.goes_by_predictions();
     let candidates = candidates(state, by_policy);
-    // Else it is asked only beside those who have a limit.
+    // Else it is asked only beside jobs that have a limit.
     let of_job = |candidate: &Candidate<'_>| by_policy || candidate.limited;
     let any_limited = || state.gpus().iter().any(|gpu| may_be_joined(gpu) && is_limited(state, gpu));
     let mut asked = unpredicted(state);
@@ -198,7 +198,7 @@ fn unpredicted(state: &State) -> BTreeSet<Question> {
     gpus.filter_map(|(id, gpu)| state.unpredicted(id, gpu)).take(COMPANIES).collect()
 }
 
-/// Of newcomers that start up for a good part of their run: what they do beside those who will be there once they work, where
+/// Of newcomers that start up for a good part of their run: what they do beside the jobs that will be there once they work, where
 /// some are over before.
 fn at_work(state: &State, candidates: &[Candidate<'_>]) -> Vec<Question> {
     let mut asked = Vec::new();
@@ -264,7 +264,7 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
         let Some(sharing) = sharing else { continue };
         let limited = limit(state, job).is_some();
         let server = (sharing == SharingMode::Mps).then(|| state.server_of(job));
-        // What has no room there needs no prediction, but for the first, who may ask what less memory would do.
+        // What has no room there needs no prediction, but for the first, whose user may ask what less memory would do.
         // A GPU without MPS limits nothing, so that others count for what it needs there.
         let modes = [sharing, SharingMode::TimeSlice].into_iter().take(if any_turns { 2 } else { 1 });
         let blind = || {
@@ -330,7 +330,7 @@ const fn server_of(gpu: &Gpu, server: Server) -> Option<u32> {
     }
 }
 
-/// The companies that are on GPUs, as candidates find them: those who take turns with them, and those of their MPS server.
+/// The companies that are on GPUs, as candidates find them: the jobs that take turns with them, and those of their MPS server.
 fn companies(state: &State, candidates: &[Candidate<'_>]) -> Vec<((SharingMode, Company), There)> {
     let reserve = state.options().policy.reserve;
     let servers: BTreeSet<Option<u32>> = candidates.iter().map(|candidate| candidate.server).collect();

@@ -249,7 +249,7 @@ pub enum Reason {
         /// The error, in words.
         error: String,
     },
-    /// Nobody saw how it ended.
+    /// How it ended was not seen.
     ExitUnknown,
     /// A user cancelled it.
     Cancelled {
@@ -341,7 +341,7 @@ pub enum Reason {
     },
     /// Ran out of GPU memory; goes back to the queue.
     OutOfMemoryRetry {
-        /// Who is to blame.
+        /// The job that is to blame.
         blame: Blame,
         /// What the next attempt gets; `None`: what any job gets of which no more is known.
         next: Option<Floor>,
@@ -352,7 +352,7 @@ pub enum Reason {
     },
     /// Ran out of GPU memory for good.
     OutOfMemoryFinal {
-        /// Who is to blame.
+        /// The job that is to blame.
         blame: Blame,
         /// Why it is not tried again.
         why: Arc<str>,
@@ -373,7 +373,7 @@ pub enum Reason {
     },
     /// Its MPS server was torn down under it, or took it on no more; back to the queue without charge.
     FaultVictim {
-        /// Who is held responsible, if anybody.
+        /// The job that is held responsible, if one is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         culprit: Option<JobId>,
         /// What the log says.

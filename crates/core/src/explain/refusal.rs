@@ -1,4 +1,4 @@
-//! Why a GPU does not do for a job, and who holds its memory.
+//! Why a GPU does not do for a job, and what holds its memory.
 //!
 //! The words are carma's own but for what a driver says; [`super::public`] takes that out.
 
@@ -106,7 +106,7 @@ pub enum Refusal {
     Memory {
         /// Available for placement.
         free: MiB,
-        /// Who has the rest.
+        /// What has the rest.
         holders: Vec<Holder>,
     },
     /// A job on it is still starting, and for it or for the newcomer there is no forecast.
@@ -174,7 +174,7 @@ pub enum Refusal {
     Uncontrolled,
     /// They were together before, and one was evicted.
     Apart {
-        /// With whom.
+        /// With which job.
         job: JobId,
     },
     /// A job would be slower than the policy asks for.
@@ -195,7 +195,7 @@ pub enum Refusal {
         /// What it must be measured to keep.
         least: Fraction,
     },
-    /// A job had to leave since another was too slow: no other joins before those who are left were measured, for two minutes at most.
+    /// A job had to leave since another was too slow: no other joins before the jobs that are left were measured, for two minutes at most.
     Unmeasured {
         /// The first of which it is not known.
         job: JobId,

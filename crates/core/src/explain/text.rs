@@ -7,7 +7,7 @@ use crate::spec::JobId;
 use crate::units::{Fraction, MiB};
 use std::fmt;
 
-/// A fault under MPS and who died of it with the job.
+/// A fault under MPS and the jobs that died of it with this one.
 pub(super) fn fault_under_mps(others: &[JobId]) -> String {
     let mut text = "a fatal GPU fault under MPS".to_owned();
     if !others.is_empty() {

@@ -2,7 +2,7 @@
 //!
 //! Free for placement = capacity - sum of max(reserved, observed) per tenant - foreign - reserve.
 //!
-//! Who may join a GPU is the plan's; here is only whether the reservations stay within the memory.
+//! Which job may join a GPU is the plan's; here is only whether the reservations stay within the memory.
 
 mod tenant;
 
@@ -38,7 +38,7 @@ pub struct Suspect {
 /// What is on a GPU besides our jobs for no longer than this passes: a short test by hand, a process that is slow to die.
 const PASSES: Millis = Millis::secs(60);
 
-/// One GPU: what it is, who has it, how it was last seen.
+/// One GPU: what it is, which jobs have it, how it was last seen.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
     /// What it is.
@@ -47,11 +47,11 @@ pub struct Gpu {
     pub present: bool,
     /// Who took it out of use.
     pub drained_by: Option<std::sync::Arc<str>>,
-    /// Who has it, by job number.
+    /// The jobs that have it, by number.
     pub tenants: Vec<Tenant>,
     /// How it was last seen.
     pub seen: Option<Observation>,
-    /// How its memory looked in the last looks, for verdicts on those who run out of it.
+    /// How its memory looked in the last looks, for verdicts on jobs that run out of it.
     #[serde(default, skip_serializing_if = "Glances::is_empty")]
     pub recent: Glances,
     /// The last fatal fault of each MPS server, by what [`crate::state::State`] tells servers apart. None reaches another server's
@@ -79,7 +79,7 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// A GPU that nobody has and nobody has looked at.
+    /// A GPU without jobs that was not looked at yet.
     #[must_use]
     pub const fn new(info: GpuInfo) -> Self {
         Self {
@@ -152,7 +152,7 @@ impl Gpu {
         }
     }
 
-    /// Whether nobody, ours or not, is on it. Unknown is not idle, and neither is a GPU where a
+    /// Whether no process, ours or not, is on it. Unknown is not idle, and neither is a GPU where a
     /// process of a job that is over lingers.
     #[must_use]
     pub fn is_idle(&self) -> bool {

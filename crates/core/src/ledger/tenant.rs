@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 pub enum Reservation {
     /// This much.
     Memory(MiB),
-    /// Everything: the need is unknown, so nobody joins before the job has settled.
+    /// Everything: the need is unknown, so no other job joins before this one has settled.
     Whole,
     /// Nothing: the policy in force when it was placed ignores memory.
     None,
@@ -199,7 +199,7 @@ impl Growth {
     }
 }
 
-/// How an attempt's memory was seen to grow, for those who learn from it.
+/// How an attempt's memory was seen to grow, for what is learned from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenMemory {
     /// How long it was seen on its GPUs.
@@ -321,7 +321,7 @@ impl Tenant {
         Some(SeenMemory { active, still, growing: self.growth.is_growing(), unseen })
     }
 
-    /// Until when nobody else is admitted because it took more than was reserved for it.
+    /// Until when no other job is admitted because it took more than was reserved for it.
     pub(crate) fn rising_until(&self, options: &Options) -> Option<Millis> {
         self.growth.exceeded.map(|at| at + options.window)
     }

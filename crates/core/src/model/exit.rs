@@ -16,7 +16,7 @@ pub enum ExitStatus {
     Code(i32),
     /// This signal killed it.
     Signal(i32),
-    /// Nobody saw: the supervisor was gone.
+    /// Not seen: the supervisor was gone.
     Unknown,
 }
 

@@ -197,7 +197,7 @@ impl<'a> Beside<'a> {
         neighbour.elsewhere.is_some_and(|elsewhere| pace.expected >= elsewhere)
     }
 
-    /// The same among these alone, of whom it is one; `None`: that is not predicted.
+    /// The same among these alone, of which it is one; `None`: that is not predicted.
     pub(super) fn pace_among(&self, neighbour: &Neighbour, stay: &Company) -> Option<Fraction> {
         if stay.classes.len() == self.neighbours.len() {
             return self.pace_now(neighbour);

@@ -70,7 +70,7 @@ impl Fallen<'_> {
 }
 
 /// Verdicts on faults under MPS. Every client of the server on a GPU dies of it, and through those on several GPUs the
-/// clients of those: they are judged together when all who died of it are known.
+/// clients of those: they are judged together when all jobs that died of it are known.
 pub(super) fn judge_faults(state: &State, now: Millis, plan: &mut Plan) {
     let options = state.options();
     let mut fallen: Vec<Fallen<'_>> = Vec::new();

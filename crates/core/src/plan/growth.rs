@@ -1,4 +1,4 @@
-//! Memory that grows where nothing limits it: who leaves a GPU before it runs full.
+//! Memory that grows where nothing limits it: which job leaves a GPU before it runs full.
 //!
 //! On a full GPU the next allocation fails, no matter which job took the memory. So the youngest of the jobs that grow goes
 //! before that, at once: memory may be full within seconds. Where no other's memory rises it may be suspended, since it
@@ -81,7 +81,7 @@ impl<'a> Guarded<'a> {
     }
 }
 
-/// Who has to leave a GPU.
+/// The job that has to leave a GPU.
 struct Leaves {
     job: JobId,
     /// The memory of no other rises now.
@@ -89,7 +89,7 @@ struct Leaves {
     filling: Filling,
 }
 
-/// Who has to leave a GPU, if it is about to run full.
+/// The job that has to leave a GPU, if it is about to run full.
 fn leaves(state: &State, gpu: &Gpu, leaving: &BTreeSet<JobId>, now: Millis) -> Option<Leaves> {
     let seen = gpu.seen.as_ref().filter(|seen| seen.processes_known)?;
     let (memory, used) = (gpu.info.memory, seen.used?);
@@ -115,7 +115,7 @@ fn leaves(state: &State, gpu: &Gpu, leaving: &BTreeSet<JobId>, now: Millis) -> O
     if free >= memory.percent(MARGIN_PERCENT).max(MARGIN_LEAST) && left > soon {
         return None;
     }
-    // Who came first only goes for what it took beyond what it was given.
+    // The job that came first only goes for what it took beyond what it was given.
     let first = guarded.iter().map(Guarded::came).min()?;
     let goes = |m: &&Guarded<'_>| m.exceeded.is_some() || m.came() > first;
     let last = growing().filter(goes).max_by_key(|m| m.came())?;

@@ -1,4 +1,4 @@
-//! The walk along the queue: who is placed, who waits, and who keeps others waiting.
+//! The walk along the queue: which jobs are placed, which wait, and which keep others waiting.
 //!
 //! Knows no GPU by itself: [`super::gpus`] and [`super::search`] answer for them.
 
@@ -444,7 +444,7 @@ impl<'a, 'p> Walk<'a, 'p> {
     }
 }
 
-/// A tenant that shows no activity keeps its GPU closed to jobs that wait, until patience ends. So do those who are left after an eviction
+/// A tenant that shows no activity keeps its GPU closed to jobs that wait, until patience ends. So do the jobs that are left after an eviction
 /// and tell nothing; and what is not ours is given time to leave.
 fn wake_when_patience_ends(state: &State, now: Millis, plan: &mut Plan) {
     let policy = &state.options().policy;

@@ -35,7 +35,7 @@ fn returning(job: &Job) -> Option<(Millis, JobId, &Suspension)> {
     Some((suspension.wanted.as_ref()?.at, job.spec.id, suspension))
 }
 
-/// Jobs that are to go on, the first who asked first.
+/// Jobs that are to go on, in the order in which that was asked for.
 fn back(state: &State) -> Vec<(&Job, (Millis, JobId, &Suspension))> {
     let halted = state.halted_jobs();
     let mut back: Vec<_> = halted.filter_map(|job| Some((job, returning(job)?))).collect();
@@ -74,7 +74,7 @@ pub(super) fn keep(state: &State, now: Millis, slots: &mut Slots<'_>) {
     }
 }
 
-/// Puts jobs back on their GPUs, the first who asked first. Returns whether one of them waits.
+/// Puts jobs back on their GPUs, in the order in which that was asked for. Returns whether one of them waits.
 pub(super) fn resume_jobs(
     state: &State,
     now: Millis,

@@ -21,7 +21,7 @@ const THERE_AND_BACK: Millis = Millis::secs(30);
 /// A job that others have made room for, and that does not take it, has it for so long.
 const KEPT_FOR: Millis = Millis::secs(120);
 
-/// Jobs that make room, and for whom.
+/// Jobs that make room, and the job for which they do.
 fn makers(state: &State) -> impl Iterator<Item = (&Job, JobId)> {
     let jobs = state.halted_jobs().chain(state.ending_jobs());
     jobs.filter_map(|job| Some((job, makes_room_for(job)?)))

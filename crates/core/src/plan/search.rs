@@ -225,7 +225,7 @@ impl<'a> Slots<'a> {
         }
         if fitting.len() < wanted {
             // A need that never leaves room for the guard, or a gate that still sees the load of a
-            // job that is gone, must not keep a job off a GPU that nobody is on.
+            // job that is gone, must not keep a job off an idle GPU.
             let idle = if policy.idle_first { None } else { self.find_idle(want) };
             return idle.ok_or_else(|| self.room(want, &fitting, &full));
         }

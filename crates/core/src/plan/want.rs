@@ -18,7 +18,7 @@ use crate::units::{Fraction, MiB, Millis};
 pub(super) struct Want {
     pub(super) job: JobId,
     pub(super) gpus: u32,
-    /// Only GPUs that nobody is on.
+    /// Only idle GPUs.
     pub(super) idle_only: bool,
     /// A GPU with less memory than this cannot do.
     pub(super) least_capacity: MiB,

@@ -211,7 +211,7 @@ pub struct Policy {
     /// Where jobs go by length: how much it weighs what users have had.
     #[serde(default, skip_serializing_if = "Weighing::is_root")]
     pub weighing: Weighing,
-    /// What must be predicted of those who share; `None`: nothing.
+    /// What must be predicted of jobs that share; `None`: nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub progress: Option<Progress>,
     /// A job of whose memory nothing is known gets a part of what is free, beside others, with a hard limit where there is

@@ -142,7 +142,7 @@ pub enum MemoryScreen {
     /// Those with at least this much available, whatever the job.
     Floor(MiB),
     /// Those with the forecast plus a guard available. A job without a forecast gets an idle GPU,
-    /// and nobody joins it before it has settled.
+    /// and no other job joins it before it has settled.
     Forecast {
         /// Which forecast.
         source: ForecastSource,

@@ -1,4 +1,4 @@
-//! Who is to blame for an out-of-memory.
+//! What is to blame for an out-of-memory.
 //!
 //! What the next attempt gets is in [`super::ladder`].
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
 
-/// Who is to blame for an out-of-memory.
+/// What is to blame for an out-of-memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Blame {
@@ -242,13 +242,13 @@ impl OomFacts {
 /// can take gigabytes, so what was seen of the job itself proves little, but what was seen of the others before its
 /// end and after it bounds what it could have had. Where they leave it what was reserved for it at the worst, a failure is
 /// its own doing however little of it was seen; where they deny it that even at the best, the GPU was full. In between,
-/// and where nobody looked, the numbers of its message decide; and where those are missing, nobody knows.
+/// and where no look was taken, the numbers of its message decide; and where those are missing, it is not known.
 ///
 /// The message is the job's own, and a job may lie. It may always accuse itself. To excuse itself it must say that it
 /// held and wanted little on a GPU without room, and is believed where the looks allow both; where they show room, what
 /// it says against them is at best unknown, which is charged. So a lie gains a retry that is not charged, at most
-/// `max_free_retries` times and only on a GPU that was short of memory or that nobody looked at, and then a GPU alone
-/// (which any user may ask for). It costs no other user anything: who is named as having filled the GPU is taken from the
+/// `max_free_retries` times and only on a GPU that was short of memory or that was not looked at, and then a GPU alone
+/// (which any user may ask for). It costs no other user anything: what is named as having filled the GPU is taken from the
 /// looks, and is charged nothing for it.
 pub(crate) fn blame(facts: &OomFacts) -> Blame {
     let said = facts.message();
@@ -268,7 +268,7 @@ pub(crate) fn blame(facts: &OomFacts) -> Blame {
             None => reached >= cap.percent(FULL),
         };
         let says_so = said_full == Some(false) && said.total.is_some_and(|total| facts.is_cap(total));
-        // Where the driver enforces a cap and nobody else was there, nothing else explains the failure, unless its own
+        // Where the driver enforces a cap and no other job was there, nothing else explains the failure, unless its own
         // numbers say that another was.
         let alone = !facts.shared && said_full != Some(true);
         if reached.is_some_and(at_cap) || says_so || alone {
@@ -317,7 +317,7 @@ mod tests {
 
     const CAPACITY: MiB = MiB(40_960);
 
-    /// 9,000 MiB held and 500 wanted of 10,240 that were expected, beside others who held 12 to 13 GiB.
+    /// 9,000 MiB held and 500 wanted of 10,240 that were expected, beside others that held 12 to 13 GiB.
     fn facts() -> OomFacts {
         OomFacts {
             peak: Some(MiB(9_000)),
@@ -365,7 +365,7 @@ mod tests {
         // Hardly seen, but the rest of the room and what it wanted are less than its share.
         let unseen = OomFacts { peak: None, held: None, others: beside(32_000), ..facts() };
         assert!(matches!(blame(&unseen), Blame::Neighbour { .. }));
-        // It may have taken more than its share of this room, and nobody saw it.
+        // It may have taken more than its share of this room between looks.
         let unsure = OomFacts { wanted: Some(MiB(3_000)), ..unseen };
         assert_eq!(blame(&unsure), Blame::Unknown { peak: None });
         assert!(blame(&unsure).is_own_fault());
@@ -400,7 +400,7 @@ mod tests {
         );
         let silent = OomFacts { peak: None, held: None, wanted: None, ..uncapped };
         assert!(matches!(blame(&silent), Blame::OwnForecast { .. }));
-        // A neighbour came or went meanwhile: nobody knows.
+        // A neighbour came or went meanwhile: it is not known.
         let moved = OomFacts { others: Some(Span { least: MiB(9_000), most: MiB(39_000) }), ..silent };
         assert_eq!(blame(&moved), Blame::Unknown { peak: None });
         assert_eq!(blame(&OomFacts { others: None, ..moved }), Blame::Unknown { peak: None });
@@ -421,7 +421,7 @@ mod tests {
                 assert!(matches!(blame(&other), Blame::Unknown { .. }), "{total}");
             }
         }
-        // Against the looks it excuses nobody, and it does not make a stranger's fault of it either.
+        // Against the looks it excuses no job, and it does not make a stranger's fault of it either.
         let lies = OomFacts { said: full, foreign: Some((4711, None)), ..facts() };
         assert_eq!(blame(&lies), Blame::Unknown { peak: Some(MiB(9_000)) });
         // As CUDA counts a GPU's memory.

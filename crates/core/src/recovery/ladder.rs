@@ -273,7 +273,7 @@ pub(crate) fn kept(facts: &OomFacts, blame: &Blame) -> Option<MiB> {
     Some(lent.max(facts.reached().unwrap_or_default()).min(facts.capacity))
 }
 
-/// Memory that is not enough: what it had been given and, where nobody saw it exceed that, what its failure proves
+/// Memory that is not enough: what it had been given and, where it was not seen to exceed that, what its failure proves
 /// to be too little.
 fn given(facts: &OomFacts, blame: &Blame) -> Option<MiB> {
     let given = facts.forecast.max(facts.cap);
@@ -317,7 +317,7 @@ mod tests {
         }
     }
 
-    /// Nothing of it was seen, and nobody looked at the others.
+    /// Nothing of it was seen, and the others were not looked at.
     fn blind() -> OomFacts {
         OomFacts { peak: None, held: None, wanted: None, others: None, ..facts() }
     }
@@ -588,7 +588,7 @@ mod tests {
                 &graded,
                 give_up(GiveUp::HadOwnGpu),
             ),
-            // Who cannot be judged is charged.
+            // A job that cannot be judged is charged.
             (
                 "contention",
                 facts(),

@@ -535,7 +535,7 @@ impl State {
         }
     }
 
-    /// What those who share a GPU do beside each other may be predicted now, where it was not.
+    /// What jobs that share a GPU do beside each other may be predicted now, where it was not.
     pub(super) fn predict_paces_of_all(&mut self) {
         let gpus = (0..).map(GpuId).zip(&self.gpus).filter(|(_, gpu)| self.is_unpredicted(gpu));
         for gpu in gpus.map(|(id, _)| id).collect::<Vec<_>>() {
@@ -550,7 +550,7 @@ impl State {
     fn predicted_paces(&self, id: GpuId) -> BTreeMap<JobId, Fraction> {
         let Some(gpu) = self.gpu(id).filter(|gpu| gpu.tenants.len() > 1) else { return BTreeMap::new() };
         let company = self.company(id, gpu, SharingMode::Mps);
-        // It was asked as a question about one of them who joins the others: whoever that was.
+        // It was asked as a question about one of them that joins the others: whichever that was.
         let joined = (0..company.classes.len()).find_map(|at| {
             let mut there = company.clone();
             let newcomer = there.classes.remove(at);
@@ -648,7 +648,7 @@ mod tests {
         let gpu = GpuId(0);
         charge(&mut accounts, &[], HOUR, &options);
         accounts.read(gpu, 5_000, HOUR, &options);
-        // An hour alone for nobody, an hour for three jobs, and the counter goes on by 900 J in these two hours.
+        // An hour without a job, an hour for three jobs, and the counter goes on by 900 J in these two hours.
         charge(&mut accounts, &[], HOUR + HOUR, &options);
         charge(&mut accounts, &parts, Millis(HOUR.0 * 3), &options);
         accounts.read(gpu, 905_000, Millis(HOUR.0 * 3), &options);

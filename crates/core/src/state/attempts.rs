@@ -212,7 +212,7 @@ impl State {
             }
         }
         let (suspended, absences) = (halt.until(now), halt.absences_until(now));
-        // One that is suspended has left already: to those who are there now nothing happens.
+        // One that is suspended has left already: to the jobs that are there now nothing happens.
         if let Some(suspension) = halt.now.filter(|suspension| suspension.is_off()) {
             left.extend(suspension.kept);
         }

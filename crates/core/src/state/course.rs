@@ -139,7 +139,7 @@ impl State {
         job.counted_run().is_none() && self.course(job).left.is_zero()
     }
 
-    /// How long a job on its GPUs is expected to go on, at the speed that it has beside those who are there now.
+    /// How long a job on its GPUs is expected to go on, at the speed that it has beside the jobs that are there now.
     #[must_use]
     pub fn ends_in(&self, job: &Job) -> Millis {
         self.course(job).ends_in(self.pace(job).0)

@@ -1,11 +1,11 @@
-//! What the energy counter of a GPU says, divided among those who had the GPU.
+//! What the energy counter of a GPU says, divided among the jobs that had the GPU.
 //!
 //! Between two readings the counter goes on by some energy, and that is divided without a remainder:
 //!
 //! 1. The *floor* is what the GPU draws with nothing on it, for the time between the readings: the least mean power that was
 //!    read while no process was there for [`MEASURED`]. It is divided by time, and among jobs that were there together by
 //!    the memory reserved for them. Until such a time was seen there is no floor, and all counts as the rest.
-//! 2. The *rest* is divided by time among those who were there, and among jobs that were there together by the activity of
+//! 2. The *rest* is divided by time among the jobs that were there, and among jobs that were there together by the activity of
 //!    each: SMACT alone times its speed there over its speed alone. A job whose processes have not been seen on the GPU yet
 //!    has none. Where it is not known of one of the jobs, they count alike.
 //! 3. Of processes that carma did not start no activity is known. Beside jobs their part of both is that of the memory that

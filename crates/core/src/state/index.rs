@@ -1,4 +1,4 @@
-//! What is derived from jobs and GPUs so that nobody has to look for it: the queue, who is active, usage by user, idle GPUs.
+//! What is derived from jobs and GPUs so that it need not be searched for: the queue, which jobs are active, usage by user, idle GPUs.
 //!
 //! Every change of a job or a GPU goes through here. What a change means is not known here.
 

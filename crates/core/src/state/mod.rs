@@ -80,7 +80,7 @@ pub struct State {
     /// Commands that a fault was put down to, and that have ended well outside MPS since: once.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     cleared: BTreeSet<u64>,
-    /// Jobs whose own fault was seen: who died with them died of that.
+    /// Jobs whose own fault was seen: jobs that died with them died of that.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     guilty: BTreeSet<JobId>,
     /// The index of the GPU with which the round-robin ring goes on.
@@ -296,13 +296,13 @@ impl State {
         &self.index.order
     }
 
-    /// Number of GPUs that nobody is on.
+    /// Number of idle GPUs.
     #[must_use]
     pub fn idle_count(&self) -> usize {
         self.index.idle.len()
     }
 
-    /// GPUs that nobody is on, in the order of their indices.
+    /// Idle GPUs, in the order of their indices.
     pub(crate) fn idle(&self) -> impl Iterator<Item = GpuId> {
         self.index.idle.iter().map(|(_, id)| *id)
     }

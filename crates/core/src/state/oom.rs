@@ -60,7 +60,7 @@ impl State {
             cap,
             lent: cap.filter(|cap| tenant.reservation.memory().is_some_and(|reserved| reserved < *cap)),
             capacity: gpu.info.memory,
-            // Where nobody looked around its end, as it was before.
+            // Where no look was taken around its end, as it was before.
             shared: others().next().is_some() || around.beside || (!around.looks && tenant.shared),
             others: around.others,
             offender: offender.map(|t| t.job),

@@ -185,7 +185,7 @@ impl State {
         placement.sharing == SharingMode::Mps && placement.gpus.iter().any(|g| self.gpu(*g).is_some_and(on))
     }
 
-    /// A fatal fault under MPS: whose it was is decided when all who died of it are known.
+    /// A fatal fault under MPS: whose it was is decided when all jobs that died of it are known.
     fn fault(&mut self, id: JobId, placement: &Placement, exit: &Exit) {
         let now = self.now;
         let kind = exit.evidence.as_ref().map(|e| e.kind);

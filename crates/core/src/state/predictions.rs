@@ -12,11 +12,11 @@ use crate::units::{Fraction, Millis};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is predicted, by who is there and who would join. Written as a list.
+/// What is predicted, by the jobs that are there and the one that would join. Written as a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Outlooks(BTreeMap<Company, Newcomers>);
 
-/// What is predicted of those who might join a company, by class. The classes lie side by side: each plan looks many of them up.
+/// What is predicted of jobs that might join a company, by class. The classes lie side by side: each plan looks many of them up.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Newcomers {
     /// Ascending.
@@ -136,7 +136,7 @@ impl<'de> Deserialize<'de> for Bad {
 }
 
 impl State {
-    /// Whether these and one who would join them, or some of them, were together before and one fell below the floor, or the limit of one
+    /// Whether these and one that would join them, or some of them, were together before and one fell below the floor, or the limit of one
     /// that is not over yet was exceeded: with more beside it a job is no faster.
     pub(crate) fn is_bad(&self, there: &Company, joins: Class) -> bool {
         if self.bad.is_empty() && self.exceeded.is_empty() {
@@ -226,8 +226,8 @@ impl State {
         }
     }
 
-    /// Who is on a GPU, as far as predictions for one more go: as one finds them who takes turns with them, and one whom
-    /// the MPS server of those who are there serves. And what serves them.
+    /// The jobs on a GPU, as far as predictions for one more go: as one finds them that takes turns with them, and one that
+    /// their MPS server serves. And what serves them.
     pub(crate) fn companies(&self, id: GpuId, gpu: &Gpu) -> (Server, [Company; 2]) {
         let jobs = || gpu.tenants.iter().filter_map(|tenant| self.job(tenant.job));
         let server = self.server_among(jobs());
@@ -245,12 +245,12 @@ impl State {
         if sharing == SharingMode::Mps { by_server } else { turns }
     }
 
-    /// What is predicted of those who might join a company.
+    /// What is predicted of jobs that might join a company.
     pub(crate) fn outlooks_of(&self, there: &Company) -> Option<&Newcomers> {
         self.predictions.0.get(there)
     }
 
-    /// What is predicted of one of this class who might join.
+    /// What is predicted of a job of this class that might join.
     pub(crate) fn outlook(&self, there: &Company, newcomer: Class) -> Option<&Outlook> {
         self.outlooks_of(there)?.get(newcomer)
     }

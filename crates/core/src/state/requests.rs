@@ -171,7 +171,7 @@ impl State {
         })
     }
 
-    /// While it runs, too: those who wait to join it depend on what it does.
+    /// While it runs, too: jobs that wait to join it depend on what it does.
     pub(super) fn profiled(&mut self, id: JobId, profile: Profile) -> Result<(), Rejected> {
         self.get(id)?;
         self.update(id, |job| job.spec.profile = profile)

@@ -27,7 +27,7 @@ const SLACK_AMONG_USERS: u64 = 2;
 /// Jobs of a user whose bounds may still move. Of more, those that came first keep theirs.
 const MOST_ASKED: usize = 4096;
 
-/// Times that are common to all who wait.
+/// Times that are common to all users who wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Times {
     /// Now.
@@ -38,7 +38,7 @@ struct Times {
     shared: u64,
 }
 
-/// Who waits, and how far their clocks have gone.
+/// The users who wait, and how far their clocks have gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 struct Turns {
     times: Times,
@@ -133,7 +133,7 @@ impl Shadows {
         })
     }
 
-    /// Whether the clocks of all who wait go alike.
+    /// Whether the clocks of all users who wait go alike.
     pub(super) fn go_alike(&self) -> bool {
         let mut shares = self.of.values().filter_map(|line| line.since).map(|(_, share)| share);
         let first = shares.next();
@@ -445,7 +445,7 @@ mod tests {
             let due = shadows.due(7, 3, now, JobId(1), ask(wanted, run));
             shadows.enter(7, now, 3);
             let start = shadow.start(now, 2, wanted, Millis(run));
-            // A twentieth of what has come, for whom has to wait.
+            // A twentieth of what has come, for the user who has to wait.
             let slack = |start: Millis| if start > now { shadow.over_in(now).0 / SLACK } else { 0 };
             assert_eq!(due, start.map(|start| start + Millis(slack(start))));
         }

@@ -186,7 +186,7 @@ impl State {
             && held > MiB::ZERO
     }
 
-    /// It was decided that it leaves its GPUs now: as a user has asked, or for the sake of others, for whom it comes back by
+    /// It was decided that it leaves its GPUs now: as a user has asked, or for the sake of others, in which case it comes back by
     /// itself.
     pub(super) fn suspending(
         &mut self,

@@ -156,7 +156,7 @@ impl<'a> Queue<'a> {
         self.waiting.len
     }
 
-    /// Whether nobody waits.
+    /// Whether no job waits.
     #[must_use]
     pub const fn is_empty(self) -> bool {
         self.waiting.len == 0

@@ -309,7 +309,7 @@ impl<'a> Slot<'a> {
         self.beside.as_ref().map_or(Millis::ZERO, |beside| beside.left(rule))
     }
 
-    /// Time until nobody is here, as far as is known: without end where what is here is not ours. Zero where predictions do not count.
+    /// Time until no job is here, as far as is known: without end where what is here is not ours. Zero where predictions do not count.
     pub(super) fn idle_in(&self) -> Millis {
         if self.is_taken() {
             return Millis(u64::MAX);
@@ -401,8 +401,8 @@ impl<'a> Slot<'a> {
         self.held = self.held.or(Some(job));
     }
 
-    /// Others may have it for so long, although it is kept for a job; and who hardly slows down those that are here, for as long as that job waits
-    /// at least.
+    /// Others may have it for so long, although it is kept for a job; and jobs that hardly slow down those that are here, for as long as
+    /// that job waits at least.
     pub(super) fn lend(&mut self, time: Millis, waits_at_least: Millis) {
         (self.lent_for, self.lent_beside) = (time, waits_at_least);
     }
@@ -494,7 +494,7 @@ impl<'a> Slot<'a> {
         }
     }
 
-    /// Who has the GPU's memory, largest first.
+    /// What holds the GPU's memory, largest first.
     fn holders(&self) -> Vec<Holder> {
         let capacity = self.gpu.info.memory;
         let is_known = self.gpu.seen.as_ref().is_some_and(|seen| seen.processes_known);

@@ -64,7 +64,7 @@ pub(in crate::plan) enum Objection {
         /// What it must be measured to keep.
         least: Fraction,
     },
-    /// A job had to leave since another was too slow, and it is not measured yet whether those who are left are fast enough.
+    /// A job had to leave since another was too slow, and it is not measured yet whether the jobs that are left are fast enough.
     Unmeasured {
         /// The first of which it is not.
         job: JobId,
@@ -178,7 +178,7 @@ impl Slot<'_> {
         }
     }
 
-    /// A job here that is measured to keep less than the policy asks for: who joins would slow it down further.
+    /// A job here that is measured to keep less than the policy asks for: a newcomer would slow it down further.
     fn too_slow_already(&self, beside: &Beside, outlook: &Outlook, rule: Progress) -> Option<Objection> {
         let held =
             beside.paces(outlook).filter(|(neighbour, pace)| beside.is_held_elsewhere(neighbour, *pace));
