@@ -47,7 +47,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Messages taken in one turn at most, so that answers do not wait for ever: those who are refused ask again within the turn.
+/// Messages taken in one turn at most, so that answers do not wait for ever: clients that are refused ask again within the turn.
 const TURN: usize = 512;
 /// How long each part of a turn may take that grows with what users do, about: what is left of it comes next turn.
 const TURN_TAKES: Duration = Duration::from_millis(20);
@@ -576,7 +576,7 @@ impl Engine {
         self.parts.durations.running(&self.state, |id| memory.gist(id))
     }
 
-    /// The same for inputs that nobody waits for: a refusal is logged.
+    /// The same for inputs that no client waits for: a refusal is logged.
     fn apply(&mut self, input: Input) -> bool {
         self.apply_at(self.parts.clock.now(), input)
     }
@@ -673,7 +673,7 @@ impl Engine {
         // Above what the journal knows to be used, too: after a repair it may know of more than the state does.
         let id = self.state.next_id().max(self.parts.journal.next_job());
         let mut new = new_job(id, &request, peer.user.clone(), &gist);
-        // Before any forecast, for those who ask again and again.
+        // Before any forecast, for clients that ask again and again.
         self.state.check_request(&new)?;
         self.allow(uid, &peer.limits);
         let most = peer.limits.log_size.map(|most| most.0);
@@ -976,7 +976,7 @@ impl Engine {
             Outcome::NotSpawned { why, machine, fenced } => {
                 tracing::debug!("job {job} is not launched: {why}");
                 if !fenced {
-                    // Nobody will claim it, so a fence of it is needed no more.
+                    // No supervisor will claim it, so a fence of it is needed no more.
                     self.done.push(self.parts.lives.present_records(job, attempt));
                 }
                 self.not_launched(job, attempt, why, machine);
@@ -1296,7 +1296,7 @@ impl Engine {
         }
     }
 
-    /// Answers those who want to read the state.
+    /// Answers requests to read the state.
     fn show(&mut self) {
         if self.viewers.is_empty() {
             return;

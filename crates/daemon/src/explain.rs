@@ -512,7 +512,7 @@ fn running(
     }
 }
 
-/// Why nobody leaves for a job that is slower than the policy keeps it.
+/// Why no neighbour leaves for a job that is slower than the policy keeps it.
 fn not_undone(why: Spared) -> String {
     match why {
         Spared::Once => {

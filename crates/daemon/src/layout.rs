@@ -270,7 +270,7 @@ pub(crate) fn make_socket_dir(dir: &Path, as_root: bool) -> io::Result<()> {
     for dir in missing.into_iter().rev() {
         match fs::create_dir(dir) {
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-            // The umask is for files that nobody needs.
+            // The umask is for files that no other user needs.
             made => made.and_then(|()| fs::set_permissions(dir, Permissions::from_mode(mode)))?,
         }
     }
@@ -298,7 +298,7 @@ pub(crate) fn check_socket(socket: &Path) -> Result<(), ServeError> {
 /// What a file system is to the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FileSystem {
-    /// Locks hold for all who can write to it.
+    /// Locks hold for all users who can write to it.
     Local,
     /// Locks may hold for this machine or this mount only.
     Shared(&'static str),

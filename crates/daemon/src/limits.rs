@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 const ENOUGH: u64 = 1 << 20;
 /// Connections at most, however many descriptors there are.
 const MOST_CONNECTIONS: usize = 4096;
-/// Connections at least: below, nobody could work.
+/// Connections at least: below, no user could work.
 const LEAST_CONNECTIONS: usize = 8;
 
 static INHERITED: OnceLock<Option<u64>> = OnceLock::new();

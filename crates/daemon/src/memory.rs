@@ -45,7 +45,7 @@ impl Expected {
 
 /// Expects and learns.
 pub struct Memory {
-    /// Shared with those who list it.
+    /// Shared with the requests that list it.
     history: Arc<History>,
     driver: String,
     settings: Settings,
@@ -658,7 +658,7 @@ mod tests {
         let estimate = from_view(&view).unwrap();
         assert!(estimate.need_mib <= estimate.use_mib && estimate.use_mib <= estimate.upper_mib);
         assert_eq!((estimate.reasons.len(), estimate.reasons[0].len()), (MOST_REASONS, MOST_TEXT));
-        // Nobody but the daemon says what earlier runs took.
+        // Only the daemon says what earlier runs took.
         for tier in ["exact", "scaled", "declared", "", "oracle"] {
             assert_eq!(from_view(&EstimateView { tier: tier.into(), ..view.clone() }), None);
         }

@@ -1,4 +1,4 @@
-//! What the engine is told and answers: messages, orders, and who is at the other end.
+//! What the engine is told and answers: messages, orders, and the client at the other end.
 
 use crate::config::limits::UserLimits;
 use crate::gist::Gist;
@@ -15,7 +15,7 @@ use carma_core::state::State;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Who is at the other end of the socket, as the kernel says.
+/// The client at the other end of the socket, as the kernel says.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// The user who asks.

@@ -13,7 +13,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The way to the service manager; none where nobody listens.
+/// The way to the service manager; none where there is no service manager.
 #[derive(Debug, Clone, Default)]
 pub struct Notify(Option<Arc<(UnixDatagram, SocketAddr)>>);
 

@@ -70,7 +70,7 @@ pub struct Performer {
     pub report: Report,
     /// Has jobs leave their GPUs and come back.
     pub suspender: Suspender,
-    /// Who is told that a job cannot be asked to save its work.
+    /// Where it goes that a job cannot be asked to save its work.
     pub cannot_save: CannotSave,
 }
 

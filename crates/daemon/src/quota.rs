@@ -14,7 +14,7 @@ use std::hash::BuildHasher;
 /// the rest (commands, paths, estimates) counts for each job.
 #[derive(Default)]
 pub struct Submissions {
-    /// By a hash with keys of this process: nobody can make two environments that pass for one.
+    /// By a hash with keys of this process: no user can make two environments that pass for one.
     hasher: RandomState,
     /// User, hash of the environment, bytes of the rest.
     jobs: BTreeMap<JobId, (u32, u64, u64)>,

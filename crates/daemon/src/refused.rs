@@ -1,4 +1,4 @@
-//! Why a request was refused: what all who refuse one say.
+//! Why a request was refused: what every refusal says.
 
 use carma_core::input::Rejected;
 use carma_core::model::JobId;

@@ -116,7 +116,7 @@ pub fn left(
     Some(expected.filter(|expected| expected.left_s < left_s).unwrap_or(told))
 }
 
-/// The same of one that nobody ends.
+/// The same of one that is not being ended.
 fn expected_left(
     source: impl Fn(&RunTime) -> String,
     state: &State,

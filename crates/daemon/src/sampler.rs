@@ -403,7 +403,7 @@ mod tests {
         for seen in [job, dying] {
             assert_eq!((seen.jobs, seen.foreign), (vec![(JobId(7), Some(MiB(30_000)))], vec![]));
         }
-        // What stays on a GPU without a process is not the job's, which has ended: nobody knows what it is.
+        // What stays on a GPU without a process is not the job's, which has ended: what it is is not known.
         assert_eq!((left_behind.jobs, left_behind.foreign.len()), (vec![], 1));
     }
 }

@@ -392,7 +392,7 @@ fn prepare_cgroups(as_root: bool, names: &Names) -> Result<Arc<Hierarchy>, Strin
     hierarchy
 }
 
-/// Gives those who have jobs, and those whose accounts are shown, the limits that the configuration says.
+/// Gives the users who have jobs, and those whose accounts are shown, the limits that the configuration says.
 fn allow_owners(core: &mut Options, people: &Arc<People>, state: &State) {
     let owners = state.jobs().values().map(|job| job.spec.user.uid);
     let owners: BTreeSet<u32> = owners.chain(state.accounts_at(state.now()).into_keys()).collect();

@@ -106,7 +106,7 @@ pub type Rates = Arc<Mutex<BTreeMap<JobId, RateView>>>;
 pub struct Slowdowns {
     paces: Arc<Paces>,
     model: SlowdownModel,
-    /// The same before it learned anything: a score of a command must not depend on who shared with whom.
+    /// The same before it learned anything: a score of a command must not depend on which jobs shared with which.
     fresh: SlowdownModel,
     /// For a policy that goes by what jobs get done together.
     kace: Option<Trained>,
@@ -869,7 +869,7 @@ impl Slowdowns {
         self.known_on(&types_of(state), state, command_key, placed)
     }
 
-    /// The same with the types of GPUs that there are, for those who ask for many commands.
+    /// The same with the types of GPUs that there are, for callers that ask for many commands.
     fn known_on(
         &mut self,
         types: &BTreeSet<&str>,
@@ -1146,7 +1146,7 @@ impl Neighbourhood {
         self.settled_at.unwrap_or(self.changed)
     }
 
-    /// `None`: the job has not begun, or strangers are there, whose part nobody knows.
+    /// `None`: the job has not begun, or strangers are there, whose part is not known.
     fn of(id: JobId, gpus: &[&Gpu]) -> Option<Self> {
         let own = gpus.iter().filter_map(|gpu| gpu.tenant(id)?.active_since).max()?;
         if gpus.iter().any(|gpu| !gpu.foreign().is_empty()) {

@@ -224,7 +224,7 @@ fn check_request(request: &SubmitRequest, rest: u64) -> Result<(), Refused> {
 }
 
 /// That what it says of sharing does not contradict itself: of two such wishes one would be dropped without a word.
-/// Alone and time-sliced agree: such a job takes turns with nobody, and is outside of MPS either way.
+/// Alone and time-sliced agree: such a job takes turns with no other, and is outside of MPS either way.
 fn check_sharing(request: &SubmitRequest) -> Result<(), String> {
     if request.exclusive && request.sharing == Some(SharingMode::Mps) {
         return Err("--exclusive asks for GPUs without neighbours, and --sharing mps for some under MPS; \

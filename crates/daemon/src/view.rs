@@ -76,7 +76,7 @@ impl<'a> Asker<'a> {
     }
 }
 
-// What others may see of a job: who has it, where, since when, its memory and how it shares. Each field is named in
+// What others may see of a job: whose it is, where, since when, its memory and how it shares. Each field is named in
 // each of these, so that a new one does not compile before that is decided.
 
 /// A row as others see it. The texts of reasons, and what forecasts rest on, are made for the asker already.
@@ -781,7 +781,7 @@ fn gpu_view(state: &State, now: Millis, gpu: &Gpu, look: Option<&Look>) -> GpuVi
             tenant.observed = seen_of(tenant.job).or(tenant.observed);
         }
     }
-    // Nobody is placed beside a job that has it exclusively, however little of it that one takes.
+    // No job is placed beside one that has it exclusively, however little of it that one takes.
     let taken = ledger.tenants.iter().any(|t| t.exclusive);
     let free = ledger.free(state.options().policy.reserve).filter(|_| gpu.present);
     let free = free.map(|free| if taken { MiB::ZERO } else { free });
@@ -917,7 +917,7 @@ pub(crate) mod tests {
         assert!(!of("adaptive", Basis::Graph, declared) && !of("adaptive", Basis::Exact, MiB(2150)));
     }
 
-    /// A GPU that nobody is on.
+    /// An idle GPU.
     pub(crate) fn seen(at: Millis) -> Observation {
         Observation {
             at,

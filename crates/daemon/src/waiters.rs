@@ -1,10 +1,10 @@
-//! Who waits for the end of which job.
+//! Clients that wait for the end of a job.
 
 use carma_core::model::JobId;
 use std::collections::BTreeMap;
 use tokio::sync::oneshot;
 
-/// Entries below which nobody looks for dead ones.
+/// Entries below which dead ones are not looked for.
 const FEW: usize = 64;
 
 /// Clients that wait for jobs. Those that went away are swept out, at a cost that each newcomer bears a little of:
@@ -41,7 +41,7 @@ impl Waiters {
         self.count
     }
 
-    /// Whether nobody waits.
+    /// Whether no client waits.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0

@@ -149,7 +149,7 @@ macro_rules! limits {
 }
 
 limits! {
-    /// Changes to the limits of whom the section is about.
+    /// Changes to the limits of the users whom the section is about.
     #[derive(Copy, PartialEq, Eq)]
     pub struct LimitSet "limits"
 }
@@ -316,7 +316,7 @@ impl LimitsConfig {
         }
     }
 
-    /// What holds for who is named nowhere.
+    /// What holds for users who are named nowhere.
     #[must_use]
     pub fn for_all_users(&self) -> UserLimits {
         UserLimits::default().with(&self.for_all())

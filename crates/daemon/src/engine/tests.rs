@@ -430,7 +430,7 @@ fn submission_of(request: SubmitRequest, uid: u32) -> Submission {
     Submission::check(request, uid, &UserLimits::NONE).ok().unwrap()
 }
 
-/// Those who are refused ask again at once: a turn that went on for as long as messages come would go on for ever.
+/// Clients that are refused ask again at once: a turn that went on for as long as messages come would go on for ever.
 #[test]
 fn a_turn_ends_though_messages_wait() {
     let mut machine = Machine::new();

@@ -1,9 +1,9 @@
-//! Connections: who may hold how many, for how long, and what happens to the rest.
+//! Connections: how many a user may hold, for how long, and what happens to the rest.
 //!
 //! One user's connections, idle, slow or full of garbage, must not cost another user an answer, nor a job its
 //! descriptors. So there is a budget ([`Descriptors`]); within it each user has a number of places, and a newcomer
 //! beyond them takes the place of the same user's oldest idle connection, or is told why not. Root and the user that
-//! the daemon runs as have places that nobody else gets.
+//! the daemon runs as have places that no other user gets.
 
 use super::{App, Credentials, Failure, Listed, router};
 use crate::audit;

@@ -11,7 +11,7 @@ use carma_api::wire::JobsReply;
 use carma_core::units::Millis;
 use serde::Deserialize;
 
-/// Jobs in one answer where nobody says how many.
+/// Jobs in one answer where the request does not say how many.
 pub(super) const USUAL: u64 = 1000;
 /// Jobs in one answer at most; who asks for more gets so many.
 pub(super) const MOST: u64 = 100_000;

@@ -22,7 +22,7 @@ pub(super) async fn memory(State(app): Shared, peer: Peer, MyTurns(turns): MyTur
     Ok((Some(listing.over()), Json(reply.await?)))
 }
 
-/// Takes a probe of a CUDA context, from root or whom carma runs as.
+/// Takes a probe of a CUDA context, from root or the user whom carma runs as.
 pub(super) async fn context(State(app): Shared, peer: Peer, body: Bytes) -> Answered<DoneReply> {
     let probe: ContextProbe = serde_json::from_slice(&body).map_err(|e| {
         Failure::from(Refused::new(400, "bad_request", format!("the probe is not understood: {e}")))

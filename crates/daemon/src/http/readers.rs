@@ -73,7 +73,7 @@ impl Readers {
         let place = turn(&self.places, "the journal is being read for others").await?;
         let this = self.clone();
         let done = blocking(move || {
-            // Given back when the work is done, also when nobody waits for it any more.
+            // Given back when the work is done, also when no client waits for it any more.
             let _place = place;
             let free = || this.free.lock().unwrap_or_else(PoisonError::into_inner);
             let reader = free().pop();

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// What the environments of jobs that are over may take together, bytes.
 const MOST_KEPT: u64 = 16 << 20;
 
-/// Counts who needs which environment.
+/// Counts the jobs that need each environment.
 #[derive(Debug, Default)]
 pub(super) struct Environments {
     /// Of how many jobs that are over they are kept.
@@ -22,7 +22,7 @@ pub(super) struct Environments {
     live: BTreeMap<i64, Users>,
     /// Of the latest jobs that are over, by user.
     kept: BTreeMap<u32, Kept>,
-    /// Nobody needed them when they came here.
+    /// No job needed them when they came here.
     doomed: Vec<i64>,
 }
 
@@ -141,7 +141,7 @@ impl Environments {
         !self.doomed.is_empty()
     }
 
-    /// Up to `most` of those that nobody needs.
+    /// Up to `most` of those that no job needs.
     pub(super) fn take_doomed(&mut self, most: usize) -> Vec<i64> {
         let from = self.doomed.len().saturating_sub(most);
         let doomed = self.doomed.split_off(from);

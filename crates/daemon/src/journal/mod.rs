@@ -153,7 +153,7 @@ pub struct Settings {
     pub keep: Keep,
     /// Finished jobs of which the environment is kept.
     pub environments: usize,
-    /// Bytes on its disk that nobody else can take.
+    /// Bytes on its disk that no other program can take.
     pub reserve: u64,
 }
 

@@ -441,7 +441,7 @@ impl Salvage {
             .max(largest(self.jobs.keys().next_back()))
             .max(largest(self.history.keys().next_back()))
             .max(beside);
-        // Without the row about the whole and without the file beside it, nobody knows how many there were.
+        // Without the row about the whole and without the file beside it, it is not known how many there were.
         let cut = self.end < known || self.meta.is_none() || another;
         if self.end < known {
             lost.push(format!(

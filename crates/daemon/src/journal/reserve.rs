@@ -1,4 +1,4 @@
-//! A piece of the journal's disk that nobody else can take: when the disk is full, it is given up for the commit.
+//! A piece of the journal's disk that no other program can take: when the disk is full, it is given up for the commit.
 
 use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, fstat, fstatvfs, openat, statvfs};
 use rustix::io::Errno;

@@ -38,7 +38,7 @@ impl Journal {
     ///
     /// # Errors
     /// When the disk does not take it (it may be full). Nothing was written then.
-    /// [`JournalError::Gone`]: it was written, and to a file that nobody will find.
+    /// [`JournalError::Gone`]: it was written, and to a file that no later daemon will find.
     pub fn commit(&mut self, batch: &Batch) -> Result<(), JournalError> {
         match self.try_commit(batch) {
             Err(e) if e.is_full() && self.reserve.release(&self.log()) => self.try_commit(batch)?,

@@ -45,7 +45,7 @@ enum Message {
     Stop(SyncSender<()>),
 }
 
-/// The recorder, for those who give it looks and those who read it.
+/// The recorder, for the threads that give it looks and those that read it.
 pub struct Recorder {
     dir: PathBuf,
     to_thread: SyncSender<Message>,

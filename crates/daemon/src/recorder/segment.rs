@@ -101,7 +101,7 @@ fn sum(times: &[u8], payload: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// The files, for the one who writes them.
+/// The files, for the thread that writes them.
 pub(super) struct Segments {
     dir: PathBuf,
     header: Header,

@@ -57,7 +57,7 @@ pub struct Known<'a> {
 /// again.
 pub fn find(records: &Records, known: Known<'_>) -> io::Result<Found> {
     let unknown = Found::Exited(Exit::of(ExitStatus::Unknown));
-    // Of another boot or host nobody lives here, whatever number a process has.
+    // Of another boot or host no process lives here, whatever number a process has.
     let may_live = known.life.is_of(known.here);
     let open = |process: ProcessRef| if may_live { process::open(process) } else { Ok(None) };
     // Between two looks a claim may come, and an exit record.
@@ -237,7 +237,7 @@ mod tests {
         for (supervisor, child) in [(None, None), (Some(me()), Some(me()))] {
             assert!(is_over(find(Known { here: &later, supervisor, child, ..known })));
         }
-        // On this boot the journal says whom to look for.
+        // On this boot the journal says which processes to look for.
         let gone = Known { supervisor: Some(GONE), ..known };
         assert!(is_over(find(gone)));
         assert!(is_over(find(Known { child: Some(GONE), ..gone })));

@@ -1,4 +1,4 @@
-//! A cgroup (version 2) for each attempt: the kill that nothing escapes, who belongs to a job, limits on the host's
+//! A cgroup (version 2) for each attempt: the kill that nothing escapes, which processes belong to a job, limits on the host's
 //! memory, processors and processes, and what was taken of them (kernel documentation, `cgroup-v2.rst`).
 //!
 //! Three ways to a place for them, see [`Hierarchy::prepare`]. Where none is open, processes are tracked by session and
@@ -26,7 +26,7 @@ pub const MOST_MEMORY: MiB = MiB(u64::MAX >> 20);
 /// How often, and after what time, a group that its last process has just left is removed again: for a second.
 const REMOVALS: u32 = 20;
 const REMOVAL: Duration = Duration::from_millis(5);
-/// The same on a thread that nobody waits for, where processes may be stuck in the kernel: for half a minute.
+/// The same on a thread that is not waited for, where processes may be stuck in the kernel: for half a minute.
 const PATIENT_REMOVALS: u32 = 110;
 /// A flag of `clone3` (`linux/sched.h`); the libc crate has it as a `c_int`, which it does not fit.
 const CLONE_INTO_CGROUP: u64 = 1 << 33;
@@ -250,7 +250,7 @@ fn sweep(base: &Path, is_over: impl Fn(&str) -> bool) -> Vec<Group> {
     left
 }
 
-/// Removes groups on a thread of its own: who decides, or watches, waits for none of them.
+/// Removes groups on a thread of its own: neither the engine nor the watcher waits for them.
 fn remove_later(groups: Vec<Group>) {
     if groups.is_empty() {
         return;
@@ -619,7 +619,7 @@ mod tests {
         assert!(error.contains("pids.max"), "{error}");
     }
 
-    /// Who sweeps, or watches, goes on while it cannot be removed: here that is the one who makes it possible.
+    /// A thread that sweeps, or watches, goes on while it cannot be removed: here it is the one that makes it possible.
     #[test]
     fn nobody_waits_for_a_group_that_cannot_be_removed() {
         let mount = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What is agreed with a job that saves its work before it goes back into the queue: where it saves, and whom to ask.
+//! What is agreed with a job that saves its work before it goes back into the queue: where it saves, and which process to ask.
 //!
 //! The directory is the user's, in the user's own space: what is saved there counts for the user and fills no disk of
 //! carma's. Here it is a name alone; the supervisor makes it, with the user's rights ([`super::supervise`]).

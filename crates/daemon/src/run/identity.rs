@@ -87,7 +87,7 @@ fn boot() -> io::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
-/// Identity of an attempt. Claims, fences and exit records bear it, and are believed by nobody else.
+/// Identity of an attempt. Claims, fences and exit records bear it, and are believed by no other daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AttemptId {
     /// The journal.

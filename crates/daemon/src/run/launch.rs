@@ -123,7 +123,7 @@ impl Launcher {
         std::thread::Builder::new().name("launch".into()).spawn(move || {
             for launch in queue {
                 if launch.sharing == SharingMode::Mps {
-                    // Starting an MPS daemon takes seconds; nobody else waits for it.
+                    // Starting an MPS daemon takes seconds; no other launch waits for it.
                     let (thread, name) = (context.clone(), (launch.job, launch.attempt));
                     let launching = std::thread::Builder::new().name("launch mps".into());
                     if let Err(e) = launching.spawn(move || thread.launch(launch)) {

@@ -43,7 +43,7 @@ impl Lives {
     fn mark(&self, dir: &Path) -> io::Result<()> {
         if let Some(place) = &self.present.place {
             let mut mark = File::options().write(true).create_new(true).mode(0o600).open(dir.join(PLACE))?;
-            // Not waited for: who has lost it with the power is of another boot.
+            // Not waited for: a daemon that has lost it with the power is of another boot.
             mark.write_all(place.as_bytes())?;
         }
         File::open(&self.run)?.sync_all()

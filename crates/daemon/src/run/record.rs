@@ -14,7 +14,7 @@ const LONGEST: u64 = 1 << 20;
 /// Longest reason for not starting that is written, characters: one names paths of the user's, of any length.
 const LONGEST_REASON: usize = 600;
 
-/// Who claimed an attempt.
+/// The process that claimed an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Claim {
@@ -39,7 +39,7 @@ enum Entry {
 /// What is known of an attempt that was claimed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// By whom.
+    /// By which process.
     pub claim: Claim,
     /// Its first process. Without one, and with its supervisor gone, nothing of it ever ran; but for records of carma
     /// before 0.2 ([`Record::tells_of_child`]).
@@ -128,7 +128,7 @@ impl Records {
         }
     }
 
-    /// What the record says; `None`: nobody has claimed the attempt.
+    /// What the record says; `None`: no process has claimed the attempt.
     ///
     /// # Errors
     /// When it cannot be read now (out of descriptors, say), or is another attempt's.
@@ -191,7 +191,7 @@ impl Records {
     }
 }
 
-/// The open record of the one who claimed the attempt. It stays open, so that no lack of descriptors can keep the end
+/// The open record, for the process that claimed the attempt. It stays open, so that no lack of descriptors can keep the end
 /// from being written.
 #[derive(Debug)]
 pub struct Claimed {

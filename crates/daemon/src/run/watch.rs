@@ -349,7 +349,7 @@ impl Watcher {
                 return;
             }
         };
-        // Whatever the command left behind has nobody any more who would end it.
+        // Whatever the command left behind has no supervisor any more that would end it.
         if let Some(group) = &entry.attempt.group {
             if group.is_populated() {
                 let _ = group.kill();

@@ -1,6 +1,6 @@
 //! What is assumed of commands of which no job was ever alone: learned from what GPUs do under several.
 //!
-//! It serves what is expected of a group, and nothing else: who was never alone stays unknown to limits, and the predictor learns
+//! It serves what is expected of a group, and nothing else: a command that was never alone stays unknown to limits, and the predictor learns
 //! nothing of it.
 
 use super::rows::{Key, Rows};

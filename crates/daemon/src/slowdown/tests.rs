@@ -23,7 +23,7 @@ struct Host {
     sharing: SharingMode,
     /// Threads that they ask for and get.
     threads: Option<u8>,
-    /// Who has processes on the first GPU.
+    /// The jobs that have processes on the first GPU.
     there: Vec<JobId>,
     strangers: bool,
     processes_known: bool,
@@ -68,7 +68,7 @@ impl Host {
             no_mps: None,
         };
         host.feed(Input::Inventory(vec![info(0), info(1)]));
-        // What is tested is who joins others.
+        // What is tested is which jobs join others.
         host.feed(Input::Drain { gpu: GpuId(1), by: User::new(0, "root") });
         host.see(1);
         host
@@ -186,7 +186,7 @@ impl Host {
         Some(profile.metrics.smact_pct.unwrap().mean)
     }
 
-    /// What the core asks is answered; who is launched then.
+    /// What the core asks is answered; the jobs that are launched then.
     fn launched(&mut self) -> Vec<JobId> {
         loop {
             let answers = self.slowdowns.answers(&self.state);

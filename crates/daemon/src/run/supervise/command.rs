@@ -224,7 +224,7 @@ fn session(order: &Order) -> io::Result<()> {
         }
     }
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-    // The daemon may be protected when the kernel chooses whom to end for want of memory; the command
+    // The daemon may be protected when the kernel chooses what to end for want of memory; the command
     // is as any process of a session.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
     take_over(&order.session)?;

@@ -53,7 +53,7 @@ fn place(order: &Order) -> PathBuf {
     order.pace.join(format!("{}.{}", order.id.job, order.id.attempt))
 }
 
-/// A directory of our own. The user may enter it by way of the group, find there what is his, and change nothing in it.
+/// A directory of our own. The user may enter it by way of the group, find there what is the job's, and change nothing in it.
 fn own(dir: &Path, gid: Option<u32>) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {

@@ -290,7 +290,7 @@ fn signal_descendants(signal: Signal) {
     }
 }
 
-/// Ends what the command left behind: it would hold GPU memory that nobody accounts for.
+/// Ends what the command left behind: it would hold GPU memory that is charged to no job.
 fn end_leftovers(group: Option<&Group>) {
     let started = Instant::now();
     let (mut asked, mut killed) = (false, false);

@@ -26,7 +26,7 @@ const LONGEST: u64 = 1 << 20;
 pub(super) struct Errand {
     pub(super) driver: Driver,
     pub(super) work: Work,
-    /// Whom it is about, beside those that the book names.
+    /// The processes that it is about, beside those that the book names.
     pub(super) processes: Vec<ProcessRef>,
     /// Directory of the job's cgroup.
     pub(super) group: Option<PathBuf>,
@@ -138,7 +138,7 @@ impl Errand {
     }
 }
 
-/// Whether errands with this book that were given up may have touched a process. Of a book that cannot be read nobody knows.
+/// Whether errands with this book that were given up may have touched a process. Of a book that cannot be read that is not known.
 pub(super) fn may_have_touched(book: &Path) -> bool {
     match File::options().read(true).custom_flags(libc::O_NOFOLLOW).open(book).and_then(Book::named) {
         Ok(processes) => !processes.is_empty(),
@@ -146,7 +146,7 @@ pub(super) fn may_have_touched(book: &Path) -> bool {
     }
 }
 
-/// Who has been touched of a job: lists, a line each, of which the last counts that is whole. An earlier one is not written
+/// Which processes of a job have been touched: lists, a line each, of which the last counts that is whole. An earlier one is not written
 /// over, since it is all that tells of a job that an earlier errand was cut off from.
 struct Book {
     file: File,

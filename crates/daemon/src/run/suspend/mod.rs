@@ -277,7 +277,7 @@ fn own(on_gpus: &OnGpus, gpus: &[Arc<str>], subject: &Subject) -> Vec<ProcessRef
 enum NoAnswer {
     /// Nothing was done.
     NotStarted(String),
-    /// Nobody knows how far it came.
+    /// How far it came is not known.
     GivenUp(String),
 }
 
