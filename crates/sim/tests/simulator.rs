@@ -119,7 +119,7 @@ fn tasks() -> impl Strategy<Value = CatalogueTask> {
             let task = CatalogueTask { name: "task".into(), lucid_score, mps_curve, ..task };
             let truth = peak(&task);
             let guesses = prop::collection::vec(forecast(truth), Estimator::ALL.len());
-            // Nobody declares more than a job takes: then it is refused where it would have run.
+            // No job is declared to take more than it does: then it is refused where it would have run.
             let declared = prop_oneof![3 => Just(None), 1 => Just(Some(truth))];
             (declared, guesses).prop_map(move |(declared, guesses)| CatalogueTask {
                 forecasts: Forecasts {
@@ -191,7 +191,7 @@ fn setup(policy: &str, sharing: SharingMode) -> Setup {
 
 // --- the laws ------------------------------------------------------------------------------------
 
-/// Nobody is lost: what did not complete could not have.
+/// No job is lost: what did not complete could not have.
 fn nobody_is_lost(workload: &Workload, world: &World, run: &RunResult) {
     assert_eq!(run.jobs.len(), workload.jobs.len());
     let completed = run.jobs.iter().filter(|job| job.end.is_some()).count() as u64;
@@ -295,7 +295,7 @@ fn alone_is_alone(workload: &Workload, world: &World, run: &RunResult) {
 }
 
 /// What the GPUs did is what the jobs had to do: the integral of DRAM activity is the sum over jobs of
-/// activity alone times work, however they were slowed down. Only where nobody died of memory or
+/// activity alone times work, however they were slowed down. Only where no job died of memory or
 /// had to begin anew, and where the start-up is known. Not with MIG instances, of which each tells shares of its own part.
 fn work_is_conserved(workload: &Workload, world: &World, run: &RunResult) {
     let known = workload.jobs.iter().all(|job| job.task.startup.is_some());

@@ -14,7 +14,7 @@ use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{self, ASSUME_WINDOW, PROFILE, SETTLING, Together, WARM_UP};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Steps after which what is assumed of those who are together has come to rest: each goes half of the way.
+/// Steps after which what is assumed of jobs that are together has come to rest: each goes half of the way.
 const MOST_STEPS: u64 = 10;
 
 /// A speed that a job kept for so long it may be compared with, as in the daemon.

@@ -41,7 +41,7 @@ pub fn simulate_all(
             setups.get(at).zip(done.get(at))
         } {
             let result = run(workload_of(setup), cluster, setup, report);
-            // Nobody panics while holding it.
+            // No thread panics while holding it.
             *slot.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(result);
         }
     };

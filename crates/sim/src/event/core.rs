@@ -384,7 +384,7 @@ impl<'a> CoreScheduler<'a> {
         }
     }
 
-    /// Whether the job at the head finds idle GPUs, so that nobody's activity matters.
+    /// Whether the job at the head finds idle GPUs, so that no job's activity matters.
     fn idle_will_do(&self) -> bool {
         let queue = self.state.queue();
         let head = queue.jobs().next().map_or(0, |(_, job)| job.spec.request.gpus as usize);

@@ -15,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
-/// What happens at a time, in this order: who ends leaves before others come, and looks come last.
+/// What happens at a time, in this order: jobs that end leave before others come, and looks come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     /// A job reaches a milestone.

@@ -55,7 +55,7 @@ pub struct Setup {
     pub seed: u64,
     /// Whether to keep the GPUs' activity over time.
     pub record: bool,
-    /// Who decides, if it is not the core.
+    /// What decides, if it is not the core.
     pub baseline: Option<Baseline>,
     /// What the policy `kace` predicts with; `None`: what carma ships.
     pub kace: Option<Arc<Trained>>,

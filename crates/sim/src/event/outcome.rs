@@ -81,7 +81,7 @@ pub struct JobOutcome {
 pub struct Oom {
     /// Time of it, on the journal's clock.
     pub at: Millis,
-    /// Who: position in the trace.
+    /// The user: position in the trace.
     pub job: u32,
     /// Task, where known.
     pub task: String,

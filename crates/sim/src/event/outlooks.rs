@@ -32,13 +32,13 @@ pub(crate) struct Outlooks {
     /// News of which what was answered of companies that are there is to be answered again.
     again: News,
     holds_until: Millis,
-    /// Of each GPU: who is there, and since when all of them compute; `None`: one still loads.
+    /// Of each GPU: the jobs that are there, and since when all of them compute; `None`: one still loads.
     pub(super) company: Vec<(Vec<JobIndex>, Option<Millis>)>,
     /// GPUs whose company is new: what its members do to each other is not learned yet.
     new: BTreeSet<GpuIndex>,
     /// Of each job: beside the company of when its progress was measured, and how often. A limit asks for twice.
     measured: Vec<(Millis, u64)>,
-    /// When the next measurement is due; `None`: who computes where has changed since that was found.
+    /// When the next measurement is due; `None`: which job computes where has changed since that was found.
     next: Option<Option<Millis>>,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Outlooks {
 const HOLDS: Millis = Millis::secs(1800);
 
 impl Outlooks {
-    /// `None`: nobody asks for it.
+    /// `None`: it is not asked for.
     pub(crate) fn wanted(setup: &Setup, gpus: usize, jobs: usize) -> Option<Self> {
         let options = &setup.options;
         let wanted = options.policy.goes_by_predictions() || options.max_slowdown.is_some();
@@ -71,7 +71,7 @@ impl Outlooks {
         self.next = None;
     }
 
-    /// Something changed on a GPU: perhaps who computes there.
+    /// Something changed on a GPU: perhaps which jobs compute there.
     pub(crate) fn changed(&mut self, now: Millis, gpu: GpuIndex, world: &World) {
         self.next = None;
         let tenants = &world.gpus[gpu as usize].tenants;

@@ -2,7 +2,7 @@
 //! policies.
 //!
 //! Between two events everything is constant. A job has work left, in milliseconds of its run alone;
-//! it does `rate` of them a millisecond. When who computes on a GPU changes, the share law gives new
+//! it does `rate` of them a millisecond. When other jobs compute on a GPU than before, the share law gives new
 //! rates, and the jobs' next milestones (a step of memory, the end) move.
 
 use super::cluster::{Cluster, Device, demand, weight};
@@ -488,7 +488,7 @@ impl World {
         if was_active {
             self.refresh(now, &gpus);
         } else {
-            // Nobody computes otherwise, but the GPU may be empty now, and holds less.
+            // No job computes otherwise, but the GPU may be empty now, and holds less.
             gpus.iter().for_each(|gpu| self.relevel(now, *gpu));
         }
     }
@@ -516,7 +516,7 @@ impl World {
         it.since = now;
     }
 
-    /// New shares on these GPUs, new rates for who computes there, new levels wherever those compute.
+    /// New shares on these GPUs, new rates for the jobs that compute there, new levels wherever those compute.
     fn refresh(&mut self, now: u64, gpus: &[GpuIndex]) {
         for gpu in gpus {
             self.share_out(*gpu);
@@ -595,7 +595,7 @@ impl World {
         progress.first().copied().filter(|alone| *alone > 0.0).unwrap_or(1.0)
     }
 
-    /// Activity and power of a GPU from the rates of who computes there.
+    /// Activity and power of a GPU from the rates of the jobs that compute there.
     fn relevel(&mut self, now: u64, gpu: GpuIndex) {
         self.integrate(now, gpu);
         let it = &mut self.gpus[gpu as usize];
@@ -736,7 +736,7 @@ impl World {
 }
 
 impl Gpu {
-    /// Power with nobody on it, watts.
+    /// Power while it is idle, watts.
     pub(crate) fn empty_w(&self) -> f64 {
         self.device.gpu.empty_w
     }

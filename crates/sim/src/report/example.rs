@@ -92,7 +92,7 @@ fn run(gpus: u32, n: u32, policy: &str, seed: u64) -> RunResult {
         let mut able: Vec<u32> = (0..gpus)
             .filter(|g| {
                 let count = on(*g).count();
-                // Who ran out of memory gets GPUs of its own.
+                // A job that ran out of memory gets GPUs of its own.
                 count < if again { 1 } else { most } && (blind || used(*g) + TASKS[kind].2 <= GPU_GIB)
             })
             .collect();

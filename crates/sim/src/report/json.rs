@@ -657,7 +657,7 @@ impl From<&StretchRow> for Stretch {
 pub struct OomRow {
     /// Time from the start of the run, seconds.
     pub at_s: Seconds,
-    /// Who: position in the trace.
+    /// The user: position in the trace.
     pub job: u32,
     /// Task, where known; else empty.
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! What every baseline keeps: who waits, who is on which GPU, what memory is spoken for.
+//! What every baseline keeps: which jobs wait, which are on which GPU, what memory is spoken for.
 
 use crate::event::cluster::{Cluster, demand, weight};
 use crate::event::scheduler::{Decision, Fate, Left};
@@ -128,7 +128,7 @@ impl Desk {
         self.memory(gpu).saturating_sub(taken)
     }
 
-    /// Whether a GPU has room for one more: memory for the peaks of all, and nobody who must be alone.
+    /// Whether a GPU has room for one more: memory for the peaks of all, and no job that must be alone.
     pub(super) fn joins(&self, job: JobIndex, gpu: GpuIndex) -> bool {
         let need = self.profile(job).need;
         let tenants = &self.board[gpu as usize];

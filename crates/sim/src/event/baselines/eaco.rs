@@ -34,7 +34,7 @@ const WATCH: Millis = Millis::secs(60);
 /// than 3.2 % in the mean, over jobs of which not all share all of the time; with this and [`BUSY`] they grow by
 /// 0.2 to 1.9 % on the traces of the CARMA evaluation, and with a bound of 1.3 on utilisation by 0.3 to 3.1 %.
 const ALLOWED: f64 = 1.2;
-/// A rate from which on nobody slows a job down.
+/// A rate from which on no other job slows a job down.
 const UNDISTURBED: f64 = 1.0 - 1e-6;
 
 /// Time that a job has had.
@@ -52,7 +52,7 @@ struct Spent {
 #[derive(Debug, Clone, Copy, Default)]
 struct Room {
     utilisation: f64,
-    /// Its jobs are watched: nobody joins them.
+    /// Its jobs are watched: no other joins them.
     watched: bool,
     /// The change after which it is so.
     change: u64,
@@ -70,7 +70,7 @@ struct Refusal {
 pub(super) struct Eaco {
     desk: Desk,
     spent: Vec<Spent>,
-    /// Collocations that are watched: who came last, and since when all on its GPUs have been at work.
+    /// Collocations that are watched: the job that came last, and since when all on its GPUs have been at work.
     watched: BTreeMap<JobIndex, Option<Millis>>,
     /// Sets of tasks that made one of them miss its deadline: their names, sorted.
     bad: BTreeSet<Vec<Arc<str>>>,

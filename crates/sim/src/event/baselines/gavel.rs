@@ -25,8 +25,8 @@
 //!    weight, [`TIE`]).
 //!  - Otherwise the program is solved at the first round after a job came or went. Jobs that come within a round
 //!    wait for the next, and GPUs that come free stay so, unless there is no job at all.
-//!  - Equal priorities (all that have received nothing): who is behind most in time received comes
-//!    first, then the larger X, then who is on GPUs already. Time at which a job loads is not received.
+//!  - Equal priorities (all that have received nothing): the job that is behind most in time received comes
+//!    first, then the larger X, then jobs that are on GPUs already. Time at which a job loads is not received.
 //!  - GPUs that are left over go to jobs that the round passed over.
 
 use super::desk::Desk;
@@ -199,13 +199,13 @@ impl Gavel {
         ranks.into_iter().map(|rank| rank.combo).collect()
     }
 
-    /// Who gets GPUs in this round, and which.
+    /// The jobs that get GPUs in this round, and which.
     fn choose(&self) -> Vec<(Combo, Vec<GpuIndex>)> {
         let size = |combo: Combo| self.desk.profile(combo.0).gpus;
         let mut order = self.ranked();
         // After those with a share, alone: the jobs that were passed over.
         order.extend(self.neediest().into_iter().map(|job| Combo(job, None)));
-        // First who, so that they can stay where they are.
+        // First the jobs, so that they can stay where they are.
         let mut seen = BTreeSet::new();
         let mut free = self.desk.board.len();
         let mut stays = vec![false; self.desk.board.len()];

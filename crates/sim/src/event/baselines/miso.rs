@@ -133,7 +133,7 @@ fn speeds(cuts: &Cuts, demand: &Demand, need: u64) -> Speeds {
 /// and the place in the layout for each job. By dynamic programming over sets of jobs.
 fn assign(layout: &[usize], jobs: &[Speeds]) -> Option<(f64, Vec<usize>)> {
     let all = (1_usize << jobs.len()) - 1;
-    // Best sum for a set of jobs on the first instances, and who got the last one.
+    // Best sum for a set of jobs on the first instances, and the job that got the last one.
     type Best = Option<(f64, Option<usize>)>;
     let mut best: Vec<Vec<Best>> = vec![vec![None; all + 1]; layout.len() + 1];
     best[0][0] = Some((0.0, None));
@@ -164,7 +164,7 @@ fn assign(layout: &[usize], jobs: &[Speeds]) -> Option<(f64, Vec<usize>)> {
     Some((sum, places))
 }
 
-/// How one GPU is cut, and for whom.
+/// How one GPU is cut, and for which jobs.
 #[derive(Debug)]
 struct Cut {
     /// Kinds of its instances.
@@ -359,7 +359,7 @@ impl Miso {
             if best.is_none_or(|(most, _)| gain > most + MORE) {
                 best = Some((gain, gpu));
             }
-            // No GPU gains more than 1: without the newcomer, the cut would do for those who are there.
+            // No GPU gains more than 1: without the newcomer, the cut would do for the jobs that are there.
             if gain >= 1.0 - MORE {
                 break;
             }

@@ -1,6 +1,6 @@
 //! Two classes of jobs, as AntMan and TGS have them: guaranteed jobs get GPUs as if there were no
 //! others, in the order of arrival and one to a GPU; opportunistic jobs run beside them and on GPUs
-//! that nobody else wants, on what is left.
+//! that no other job wants, on what is left.
 //!
 //! No trace says which jobs are opportunistic: half of them are, drawn by the seed.
 
@@ -26,7 +26,7 @@ pub(super) struct Rules {
 pub(super) struct Tiers {
     desk: Desk,
     rules: Rules,
-    /// Who holds opportunistic jobs back, if the GPU's weights do not.
+    /// What holds opportunistic jobs back, if the GPU's weights do not.
     control: Option<RateControl>,
     opportunistic: Vec<bool>,
     /// Whether jobs came or went since the last decision.

@@ -13,7 +13,7 @@
 //! Our reading:
 //!  - Shortest is by run time alone, whatever the number of GPUs; loading counts as work.
 //!  - Benefit is the mean time to completion when waiting less that when joining. It is worked out for
-//!    the two as if nobody else came or went. (A public implementation takes the partner with the
+//!    the two as if no other job came or went. (A public implementation takes the partner with the
 //!    least mean time when joining, among those with a benefit.)
 //!  - A job of several GPUs takes the idle ones and as many of partners as it still needs, best partner
 //!    first; each partner is judged on its own. Partners are alone on all of their GPUs.
@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 struct Verdicts {
     /// Those that were alone since this turn or earlier have been looked at.
     until: u64,
-    /// With whom it would share, had it enough GPUs.
+    /// With which job it would share, had it enough GPUs.
     good: Vec<JobIndex>,
 }
 
@@ -153,7 +153,7 @@ fn remaining(now: Millis, job: JobIndex, world: &World) -> f64 {
 fn benefit(run: f64, left: f64, [speed, partner_speed]: [f64; 2]) -> f64 {
     let waiting = 0.5 * (left + (left + run));
     let (end, partner_end) = (run / speed, left / partner_speed);
-    // Who ends last does the rest alone.
+    // The job that ends last does the rest alone.
     let joining = if end <= partner_end {
         0.5 * (end + (end + left - partner_speed * end))
     } else {
@@ -178,7 +178,7 @@ impl Scheduler for SjfBsbf {
         let fate = self.desk.left(job, how);
         self.note(job);
         for gpu in gpus {
-            // Who was beside it may be alone now.
+            // A job that was beside it may be alone now.
             if let [other] = self.desk.board[gpu as usize][..] {
                 self.note(other);
             }

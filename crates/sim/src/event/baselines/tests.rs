@@ -110,7 +110,7 @@ fn gandiva_keeps_a_packing_that_pays() {
 }
 
 /// Time-sliced, two full tasks run at half speed each: after 60 s, of which each got 30, the newcomer
-/// goes, and nobody tries this pair again.
+/// goes, and this pair is not tried again.
 #[test]
 fn gandiva_undoes_a_packing_that_does_not_pay() {
     let full = task("full", 1000, 1.0, 1.0);
@@ -141,7 +141,7 @@ fn gavel_pairs_what_pays() {
 }
 
 /// Time-sliced a pair gains nothing: the two take turns, in rounds of 360 s. The first is taken off
-/// after one; then both have had as much, and who is on the GPU stays.
+/// after one; then both have had as much, and the job that is on the GPU stays.
 #[test]
 fn gavel_takes_turns_in_rounds() {
     let full = task("full", 1000, 1.0, 1.0);
@@ -149,7 +149,7 @@ fn gavel_takes_turns_in_rounds() {
     let result = play(Baseline::Gavel, &jobs, "1xCUSTOM-40GB", SharingMode::TimeSlice);
     close(&result, &[1440.0, 1080.0]);
     assert_eq!(result.summary.preemptions, 1);
-    // Who comes within a round waits for the next.
+    // A job that comes within a round waits for the next.
     let jobs = workload(&[(0, 720, 1, &full), (100, 100, 1, &full)]);
     let result = play(Baseline::Gavel, &jobs, "2xCUSTOM-40GB", SharingMode::TimeSlice);
     close(&result, &[720.0, 460.0]);
@@ -308,7 +308,7 @@ fn sjf_bsbf_has_two_jobs_on_a_gpu_at_most() {
     assert!(ends[1] < 1010.0 && ends[2] > 1999.0, "{ends:?}");
 }
 
-/// A job of two GPUs takes the idle one and that of a partner. Neither has GPUs for itself then, and who comes next
+/// A job of two GPUs takes the idle one and that of a partner. Neither has GPUs for itself then, and the job that comes next
 /// waits until one of them is alone, which it has not been before.
 #[test]
 fn sjf_bsbf_joins_on_some_gpus_and_is_idle_on_none() {
@@ -410,7 +410,7 @@ fn eaco_adds_up_what_a_job_has_lost() {
     assert_eq!(result.jobs[1].attempts, 3, "{:?}", result.stretches);
 }
 
-/// A job that can't meet its deadline any more does not keep those away who cost it nothing.
+/// A job that can't meet its deadline any more does not keep jobs away that cost it nothing.
 #[test]
 fn eaco_blames_only_who_slows_a_job_down() {
     let (full, none) = (task("full", 30_000, 1.0, 1.0), task("none", 1000, 0.0, 0.0));

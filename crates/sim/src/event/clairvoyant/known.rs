@@ -174,7 +174,7 @@ impl Known {
         }
     }
 
-    /// Power of a GPU of that type that nobody is on, watts.
+    /// Power of a GPU of that type while it is idle, watts.
     #[must_use]
     pub fn empty_w(&self) -> f64 {
         self.cluster.devices().first().map_or(0.0, |device| device.gpu.empty_w)
@@ -241,7 +241,7 @@ impl Shared {
 /// The most sets that are kept; beyond it starts anew.
 const MOST_SETS: usize = 1 << 19;
 
-/// Keeps what was asked before. A set is computed in the order of its classes, so that it comes out the same whoever asks.
+/// Keeps what was asked before. A set is computed in the order of its classes, so that it comes out the same for every caller.
 #[derive(Debug, Default)]
 pub struct Rates {
     /// By type of GPU.

@@ -83,7 +83,7 @@ impl<'a> ListScheduler<'a> {
         value.copied().unwrap_or(1.0)
     }
 
-    /// Looks at one GPU for a job of a class, if nobody has.
+    /// Looks at one GPU for a job of a class, if it was not looked at yet.
     fn consider(&mut self, class: u16, need: u64, gpu: GpuIndex) -> Option<Open> {
         let at = gpu as usize * self.known.classes().len() + class as usize;
         match self.seen[at] {
@@ -146,7 +146,7 @@ impl<'a> ListScheduler<'a> {
         let mut open = std::mem::take(&mut self.open);
         open.clear();
         for gpu in 0..self.board.len() as u32 {
-            // GPUs that nobody is on are alike, but for their type and number.
+            // Idle GPUs are alike, but for their type and number.
             open.extend(self.consider(class, need, gpu));
         }
         let wanted = it.gpus as usize;

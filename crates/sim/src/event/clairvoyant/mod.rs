@@ -37,7 +37,7 @@ impl Placement {
 /// What must hold before a job starts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
-    /// Everybody's progress on each of its GPUs with it there, over progress alone, at least.
+    /// Every job's progress on each of its GPUs with it there, over progress alone, at least.
     pub floor: f64,
     /// By how much total progress on each of its GPUs grows at least: 1 on an idle one.
     pub gain: f64,
@@ -45,7 +45,7 @@ pub struct Rules {
     pub most: usize,
     /// Which GPUs are taken.
     pub placement: Placement,
-    /// How many jobs that can't start are passed over before nobody further down the list starts; 0: a strict list.
+    /// How many jobs that can't start are passed over before no job further down the list starts; 0: a strict list.
     pub passed: usize,
     /// What a unit of progress of each class counts for in gains, by class; `None`: 1 for all.
     pub values: Option<Arc<[f64]>>,

@@ -63,7 +63,7 @@ fn the_list_says_who_goes_first() {
     );
     assert_eq!(ends(&it, &[0, 1, 2], &ALONE), [100.0, 300.0, 350.0]);
     assert_eq!(ends(&it, &[2, 0, 1], &ALONE), [150.0, 350.0, 50.0]);
-    // Who is not on the list comes after it.
+    // A job that is not on the list comes after it.
     assert_eq!(ends(&it, &[1], &ALONE), [300.0, 200.0, 350.0]);
 }
 
@@ -128,7 +128,7 @@ fn rules() -> impl Strategy<Value = Rules> {
 }
 
 proptest! {
-    /// Everybody completes at the first attempt, nobody earlier than alone, and the same list gives the same bytes
+    /// All jobs complete at the first attempt, none earlier than alone, and the same list gives the same bytes
     /// whatever was asked of the rates before.
     #[test]
     fn everybody_completes(
