@@ -162,7 +162,7 @@ impl Class {
         self.program == over.program || self.shared == over.shared
     }
 
-    /// Whose the class of a level is; that of all jobs is nobody's, and what users share is the last one's.
+    /// Whose the class of a level is; that of all jobs is no user's, and what users share is the last one's.
     const fn owner(&self, level: RunsOf) -> u64 {
         match level {
             RunsOf::Command | RunsOf::Shared | RunsOf::Program | RunsOf::User => self.user,
@@ -406,7 +406,7 @@ impl RunTimes {
         }
     }
 
-    /// Forgets what is too much: nobody drives out what others have. Of users who have as many, it is this one's.
+    /// Forgets what is too much: no user drives out what others have. Of users who have as many, it is this one's.
     fn make_room(&mut self, by: u64) {
         while self.classes.len() > CLASSES
             && let Some((user, classes)) = self.by_use.iter().max_by_key(|(user, c)| (c.len(), **user == by))
