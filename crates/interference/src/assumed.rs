@@ -210,7 +210,7 @@ pub fn refined(
         let Some(means) = metrics.iter().zip(assumed).map(mean).collect::<Option<Vec<f64>>>() else {
             continue;
         };
-        // What those of whom something is assumed, or is not, do at these shares of their speed alone.
+        // What those of which something is assumed, or is not, do at these shares of their speed alone.
         let sum = |wanted: bool, speed: &[f64]| -> f64 {
             let all = means.iter().zip(speed).zip(assumed);
             all.filter(|(_, assumed)| **assumed == wanted)

@@ -169,7 +169,7 @@ struct Foretold {
     tasks: Option<Vec<Pace>>,
     /// Sum of the expected progress.
     sum: Fraction,
-    /// What they get done by KACE, where that was asked; else members of whom too little is known.
+    /// What they get done by KACE, where that was asked; else members of which too little is known.
     throughput: Option<Result<i64, Vec<usize>>>,
 }
 

@@ -205,7 +205,7 @@ pub fn share_into(
     used
 }
 
-/// These tenants in the law's terms: what [`share`] divides by, for whoever bounds what it can say.
+/// These tenants in the law's terms: what [`share`] divides by, for code that bounds what it can say.
 #[must_use]
 pub fn clients(mode: Mode, tenants: &[Tenant], capacities: &Capacities) -> Vec<Client> {
     let client = |tenant: &Tenant| Ready::of(tenant, capacities).client(mode, tenant, capacities);

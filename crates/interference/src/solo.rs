@@ -185,7 +185,7 @@ impl Recorder {
         self.remember_memory(&look);
         if let Some((unit, pct)) = level(&look.metrics) {
             self.told = true;
-            // What happened while nobody could look is not known.
+            // What happened between looks is not known.
             let span = since.min(self.longest_step());
             let done = self.work.map_or(0.0, |(_, done)| done);
             self.work = Some((unit, done + pct / 100.0 * span));
@@ -274,7 +274,7 @@ impl Recorder {
         }
     }
 
-    /// Nobody wants to wait any longer.
+    /// The caller does not wait any longer.
     pub fn stop(&mut self, now_s: f64) {
         self.over_s.get_or_insert(now_s);
     }

@@ -34,14 +34,14 @@ pub struct Group<'a> {
     pub gpu: &'a GpuType,
     /// How they share it.
     pub sharing: Mode,
-    /// Who shares it.
+    /// The tasks that share it.
     pub members: &'a [Member<'a>],
 }
 
 /// Most members of a group.
 pub const MOST_MEMBERS: usize = 48;
 
-/// Why a group cannot be predicted: who, what, what to do.
+/// Why a group cannot be predicted: which task, what, what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadGroup(pub String);
 

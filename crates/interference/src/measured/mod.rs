@@ -194,7 +194,7 @@ pub struct Combination {
     /// Energy over the window.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub energy_j: Option<f64>,
-    /// Why there are no rates: who ended, or did not answer, and how.
+    /// Why there are no rates: which task ended, or did not answer, and how.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
     /// What the reader should know, e.g. a counter that ran backwards.

@@ -75,8 +75,8 @@ impl Features {
         let while_busy = |value: Option<f64>| value.map(|v| (v / engine).clamp(0.0, 1.0));
         let known = share(m.smact_pct);
         // nvidia-smi's utilisation is no such guide: on a V100 kernels filled the SMs whatever it said. With the power of
-        // the board it is one (mean error of SMACT 0.06 on H200s), and predictions got worse by it: who fills the SMs and
-        // who launches how often go together, and the second stays unknown.
+        // the board it is one (mean error of SMACT 0.06 on H200s), and predictions got worse by it: which task fills the SMs and
+        // which launches how often go together, and the second stays unknown.
         let guessed = share(m.gract_pct).map(|gract| gract.powf(1.0 / GRACT_EXPONENT));
         let fill = while_busy(known.or(guessed));
         let dram = while_busy(share(m.drama_pct).map(|d| d / ACHIEVABLE_DRAM));
