@@ -86,7 +86,7 @@ impl Phase {
 pub struct Ladder {
     /// How many at a time, 2 and more; of a task as many as it has copies. One alone is always measured.
     pub counts: Vec<usize>,
-    /// Whether somebody asked for these numbers.
+    /// Whether these numbers were asked for.
     pub asked: bool,
     /// How they share the GPU.
     pub sharing: Vec<Mode>,
@@ -95,7 +95,7 @@ pub struct Ladder {
 }
 
 impl Ladder {
-    /// Whether somebody wants copies to run together.
+    /// Whether copies are to run together.
     pub(super) fn wants_copies(&self) -> bool {
         self.asked && (self.threads || !self.sharing.is_empty())
     }

@@ -1,7 +1,7 @@
 //! Processors of their own for the members of a window.
 //!
 //! Tasks that are bound by launches lose speed to what runs on the other half of their core, and differently each
-//! time the kernel moves them. Bound to cores that nobody else has, they compete for the GPU alone.
+//! time the kernel moves them. Bound to cores that no other process has, they compete for the GPU alone.
 
 use rustix::thread::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};

@@ -50,7 +50,7 @@ impl Stopped {
         Ok(Self { meter, output: File::open(output)?, group, ran_s: 0.0, since: Some(monotonic()) })
     }
 
-    /// Holds and lets go as told, until nobody tells any more. Returns why it ends.
+    /// Holds and lets go as told, until the sender is gone. Returns why it ends.
     pub(super) fn serve(mut self, orders: &Receiver<Go>, news: &Sender<News>) -> String {
         let mut warm = None;
         while warm.is_none_or(|at| self.clock() < at) {

@@ -118,7 +118,7 @@ pub(super) struct Chosen {
     pub(super) gpu: GpuInfo,
     /// How it read before anything was started.
     pub(super) before: GpuReading,
-    /// Who uses it already, in words.
+    /// What uses it already, in words.
     pub(super) users: Vec<String>,
     /// Whether a daemon may start jobs on it at any moment.
     pub(super) open_to_daemon: bool,

@@ -105,7 +105,7 @@ impl ToUs {
         Self { output, pieces, waiting, course: Course::Read }
     }
 
-    /// Hands over what came, or as much of it as is to be read. `false`: nobody listens any more.
+    /// Hands over what came, or as much of it as is to be read. `false`: the receiver is gone.
     fn give(&mut self, bytes: &[u8]) -> bool {
         let has_room = self.waiting.bytes.load(Ordering::Acquire) < MOST_WAITING;
         let line_end = bytes.iter().position(|byte| matches!(byte, b'\n' | b'\r')).map(|at| at + 1);

@@ -302,7 +302,7 @@ impl Watcher<'_> {
         }
     }
 
-    /// GPU memory of the task's processes, MiB. Also notes who else is there.
+    /// GPU memory of the task's processes, MiB. Also notes which others are there.
     fn memory(&mut self, reading: &GpuReading) -> Option<f64> {
         let before: Vec<u32> = self.chosen.before.processes.iter().flatten().map(|p| p.pid).collect();
         let there = reading.processes.as_deref().unwrap_or_default();
@@ -312,7 +312,7 @@ impl Watcher<'_> {
         }
         let (own, others): (Vec<&ProcessReading>, Vec<&ProcessReading>) =
             there.iter().partition(|p| self.pids.contains(&p.pid));
-        // In a container the driver's numbers of processes are not ours: who came with the task is then the task.
+        // In a container the driver's numbers of processes are not ours: what came with the task is then the task.
         let is_strange = |pid: u32| (before.contains(&pid) || !own.is_empty()) && !(self.is_own)(pid);
         let strangers: Vec<u32> = others.iter().map(|p| p.pid).filter(|pid| is_strange(*pid)).collect();
         let alone = strangers.is_empty();

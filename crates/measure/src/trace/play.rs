@@ -193,7 +193,7 @@ impl Stage<'_> {
         let (cut, (details, launches)) = match outcome.and_then(|cut| Ok((cut, ended?))) {
             Ok(all) => all,
             Err(e) => {
-                // They outlive a daemon that dies, and nobody would find them without its state.
+                // They outlive a daemon that dies, and could not be found without its state.
                 if !have_ended {
                     end_jobs(&setup)
                         .map_err(|second| Error { message: format!("{e}; {second}"), ..second })?;

@@ -258,7 +258,7 @@ fn figures(play: &Play, solo_s: &BTreeMap<String, f64>) -> Figures {
 }
 
 /// Energy of all GPUs from 0 to `end_s`, between readings in proportion to time; `None` where a counter was not read, or began
-/// anew: those of virtual GPUs do with their daemon, and what it took to come back was read by nobody.
+/// anew: those of virtual GPUs do with their daemon, and what it took to come back was not read.
 fn energy_j(samples: &[Sample], end_s: f64) -> Option<f64> {
     let fell = |pair: &[Sample]| {
         let mut gpus = pair[0].gpus.iter().zip(&pair[1].gpus);

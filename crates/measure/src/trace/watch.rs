@@ -109,7 +109,7 @@ pub(super) fn read(client: &mut Client) -> Result<GpusReply, Error> {
 /// Waits until all GPUs can be read and no process is on them; the daemon's clock then, ms.
 ///
 /// # Errors
-/// Who is on them all the same.
+/// The processes that are on them all the same.
 pub(super) fn free(client: &mut Client, patience: Duration) -> Result<u64, Error> {
     let until = Instant::now() + patience;
     loop {

@@ -264,7 +264,7 @@ impl Session<'_, '_> {
         self.book.add(measured)
     }
 
-    /// Notices who died while idle (under MPS a fault of one takes all), and starts them again.
+    /// Notices tasks that died while idle (under MPS a fault of one takes all), and starts them again.
     fn look_after(&mut self) -> Result<(), Error> {
         let members: Vec<Member> = self.alive.keys().copied().collect();
         for member in members {
