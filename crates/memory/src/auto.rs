@@ -57,7 +57,7 @@ pub fn is_elastic(task: &ModelTask) -> bool {
     task.cudnn_benchmark || task.gpus > 1
 }
 
-/// A cut-off run had so much and wanted more; nobody knows how much more.
+/// A cut-off run had so much and wanted more; it is not known how much more.
 const BEYOND_CUT_OFF: f64 = 0.10;
 const BEYOND_CUT_OFF_LEAST: MiB = MiB(256);
 

@@ -1,6 +1,6 @@
 //! What a command, its environment and its script's text say of memory before anything runs.
 //!
-//! Pure: who reads files hands their texts in. Nothing here understands Python: a script is searched for
+//! Pure: the caller reads files and hands their texts in. Nothing here understands Python: a script is searched for
 //! import lines and for settings that are written as literals, and what it decides otherwise is not seen.
 
 mod launcher;

@@ -389,7 +389,7 @@ impl Packages {
     }
 }
 
-/// The one program of a command, for who starts it otherwise.
+/// The one program of a command, for a caller that starts it otherwise.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Start {
     /// What starts several processes of it, with its options: `torchrun -n 2`; of several the last. Empty: nothing does.

@@ -113,7 +113,7 @@ impl Graph {
         if let Some(last) = low_shape.last_mut() {
             *last = rank;
         }
-        // The layer's output becomes a tensor of its own; the sum takes its name for all who read it.
+        // The layer's output becomes a tensor of its own; the sum takes its name for all that read it.
         let plain = self.tensor_of(shape.clone(), self.tensor(y).number);
         self.nodes.push(Node { outputs: vec![plain], ..node.clone() });
         let push = |graph: &mut Self, op: Op, inputs: Vec<TensorId>, outputs: Vec<TensorId>, param| {

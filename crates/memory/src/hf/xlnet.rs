@@ -58,7 +58,7 @@ fn relative_attention(m: &mut Maker<'_>, at: &str, x: TensorId, places: TensorId
         let nothing = Op::Activation { keeps: Keeps::Nothing, inplace: false };
         m.b.node(name, nothing, &[q], &[bias], &four, Number::Float)
     };
-    // For segments, which nobody gives; they have no gradient then, and no state.
+    // For segments, which are never given; they have no gradient then, and no state.
     m.b.buffer(format!("{at}.r_s_bias"), &[heads, d])?;
     m.b.buffer(format!("{at}.seg_embed"), &[2, heads, d])?;
     let by_content = biased(m, "r_w_bias")?;

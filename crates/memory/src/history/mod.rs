@@ -463,7 +463,7 @@ fn owner(key: &str) -> Option<(u32, &str)> {
 }
 
 /// What goes where all users together have too much, of (whose, when used last, which): the oldest of the user who has the
-/// most, so that nobody drives out what others have. Of users who have as many, `by`, for whom room is made.
+/// most, so that no user drives out what others have. Of users who have as many, `by`, for whom room is made.
 pub fn oldest_of_most<U: Ord + Copy, T: Ord, K, I: Iterator<Item = (U, T, K)>>(
     all: impl Fn() -> I,
     by: U,

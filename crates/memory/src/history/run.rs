@@ -28,7 +28,7 @@ pub enum Outcome {
     Peak(MiB),
     /// It takes at least this much: it was cut off before its peak.
     AtLeast(MiB),
-    /// Nothing: nobody saw it, or it was gone before it began.
+    /// Nothing: it was not seen, or it was gone before it began.
     Ignored,
 }
 

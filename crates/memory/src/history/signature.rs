@@ -12,9 +12,9 @@ use std::hash::Hasher as _;
 pub struct Place {
     /// Type of the GPU, as the driver names it.
     pub gpu: String,
-    /// Framework and version, `unknown` where nobody said.
+    /// Framework and version, `unknown` where it was not said.
     pub framework: String,
-    /// Version of the driver, `unknown` where nobody said.
+    /// Version of the driver, `unknown` where it was not said.
     pub driver: String,
 }
 

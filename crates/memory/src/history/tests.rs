@@ -127,7 +127,7 @@ fn contexts_are_learned_from_exact_front_ends() {
         );
     }
     assert_eq!(history.context(&a100, 0), Some(MiB(1429)));
-    // Of a framework that nobody named: the largest here; elsewhere nothing.
+    // Of a framework that was not named: the largest here; elsewhere nothing.
     assert_eq!(history.context(&Place { framework: "unknown".into(), ..a100.clone() }, 0), Some(MiB(1429)));
     assert_eq!(history.context(&place("A10"), 0), None);
     let asked =

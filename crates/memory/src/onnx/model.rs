@@ -338,7 +338,7 @@ impl<'m> Linker<'m> {
             let mut outputs = Vec::with_capacity(node.output.len());
             for out in &node.output {
                 if out.is_empty() {
-                    // An output that nobody wants has a number all the same.
+                    // An output that is not wanted has a number all the same.
                     self.model.names.push(String::new());
                     outputs.push(self.model.names.len() - 1);
                 } else {

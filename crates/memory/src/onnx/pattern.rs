@@ -57,7 +57,7 @@ pub(super) struct Groups {
     pub(super) taken: BTreeSet<usize>,
 }
 
-/// Who makes and who reads each value.
+/// Which node makes each value, and which read it.
 struct Net<'m> {
     model: &'m OnnxModel,
     values: &'m Values,

@@ -369,7 +369,7 @@ impl Player<'_, '_> {
     }
 
     /// Brings a gradient to where it belongs, in the type of what it is a gradient of; adds it to one
-    /// that is there already, in place where nobody else sees that one (`InputBuffer::accumulate`).
+    /// that is there already, in place where nothing else sees that one (`InputBuffer::accumulate`).
     fn deliver(&mut self, gradient: Gradient) -> Result<(), Error> {
         let Gradient { target, mut storage, width } = gradient;
         let (bytes, wanted) = match target {

@@ -87,7 +87,7 @@ pub struct Replay {
     pub convolution_bytes: u64,
     /// Highest points by phase, in the order in which phases first came.
     pub phases: Vec<Phase>,
-    /// Who held how much when tensors were at their highest.
+    /// What held how much when tensors were at their highest.
     pub holdings: Holdings,
     /// In which phase that was.
     pub phase: &'static str,
@@ -156,7 +156,7 @@ pub fn replay_script(
     })
 }
 
-/// Gives each event of the script to `sink` as it happens; returns who held how much at the highest
+/// Gives each event of the script to `sink` as it happens; returns what held how much at the highest
 /// point, and in which phase that was. At the end everything is freed but parameters, state, buckets
 /// and workspaces.
 ///

@@ -1,4 +1,4 @@
-//! What is known before the run: types, who needs a gradient, how the batch scales.
+//! What is known before the run: types, which values need a gradient, how the batch scales.
 
 use crate::graph::{Graph, Number, Op, ParamId, Tensor, TensorId};
 use crate::{Error, Mode, ModelTask, Precision};
@@ -84,7 +84,7 @@ impl Plan {
                 losses.extend(node.outputs.first());
             }
         }
-        // A front end that does not say what the model returns: what nobody reads.
+        // A front end that does not say what the model returns: what no node reads.
         let unread = |t: &TensorId| readers[t.0 as usize] == 0 && !of_loss[t.0 as usize];
         let outputs: Vec<TensorId> = if graph.outputs.is_empty() {
             graph

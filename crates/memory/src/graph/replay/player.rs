@@ -143,7 +143,7 @@ impl<'a, 's> Player<'a, 's> {
         Ok(())
     }
 
-    /// Sizes of all tensors for a batch, and who reads them.
+    /// Sizes of all tensors for a batch, and which nodes read them.
     fn sizes(&mut self, batch: u64) {
         for (elements, tensor) in self.elements.iter_mut().zip(&self.graph.tensors) {
             *elements = scaled(tensor, self.task.batch_size, batch);
@@ -255,7 +255,7 @@ impl<'a, 's> Player<'a, 's> {
         self.scatter_done()
     }
 
-    /// Runs a node: its rule, then inputs that nobody reads any more go.
+    /// Runs a node: its rule, then inputs that no node reads any more go.
     pub(super) fn run_node(&mut self, at: usize) -> Result<(), Error> {
         let graph = self.graph;
         let node = &graph.nodes[at];
@@ -343,7 +343,7 @@ impl<'a, 's> Player<'a, 's> {
         self.plan.param_bytes(self.graph, param)
     }
 
-    /// Who held how much at the highest point, and its phase.
+    /// What held how much at the highest point, and its phase.
     pub(super) const fn highest(&self) -> (Holdings, &'static str) {
         self.store.most()
     }

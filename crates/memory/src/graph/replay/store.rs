@@ -1,4 +1,4 @@
-//! Storages with counted references, as PyTorch has them, and who holds how much.
+//! Storages with counted references, as PyTorch has them, and what holds how much.
 
 use super::Sink;
 use crate::alloc::Event;
@@ -177,7 +177,7 @@ impl<'a, 's> Store<'a, 's> {
         storages.into_iter().try_for_each(|storage| self.release(storage))
     }
 
-    /// Whether nobody else refers to it.
+    /// Whether nothing else refers to it.
     pub(super) fn sole(&self, storage: Storage) -> bool {
         self.slots[storage.0 as usize].references == 1
     }

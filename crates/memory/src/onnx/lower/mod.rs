@@ -74,7 +74,7 @@ pub(super) fn lower(model: &OnnxModel, values: &Values, task: &ModelTask) -> Res
 }
 
 /// Values that PyTorch's own models and timm let a ReLU write over: what a convolution, a normalisation or a
-/// sum makes and nobody else reads.
+/// sum makes and no other node reads.
 fn overwritable(model: &OnnxModel) -> BTreeSet<Id> {
     let mut readers: BTreeMap<Id, usize> = BTreeMap::new();
     for id in model.nodes.iter().flat_map(|n| n.inputs.iter().flatten()) {

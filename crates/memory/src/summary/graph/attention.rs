@@ -114,7 +114,7 @@ impl Flow<'_> {
         Ok(())
     }
 
-    /// Query, key and value as three products that nobody read: the next linear layer reads what attention
+    /// Query, key and value as three products that no layer read: the next linear layer reads what attention
     /// makes of them.
     pub(super) fn separate(&mut self, row: &LayerRow, at: usize) -> Result<usize, Error> {
         let shape = self.shape(at).to_vec();

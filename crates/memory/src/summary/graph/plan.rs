@@ -73,7 +73,7 @@ impl Flow<'_> {
         (10.0, Plan::Unknown(self.cur))
     }
 
-    /// What attention makes of the last tensor, where that is a product nobody read yet: query, key and
+    /// What attention makes of the last tensor, where that is a product no layer read yet: query, key and
     /// value side by side, key and value after a query, scores written out, scores over values.
     pub(super) fn attention(&self, want: &[u64]) -> Option<Plan> {
         let seen = self.seen.get(self.cur)?;
