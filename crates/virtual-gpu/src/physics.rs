@@ -170,7 +170,7 @@ impl Tenant {
     }
 }
 
-/// All virtual GPUs of a host and who is on them.
+/// All virtual GPUs of a host and the processes on them.
 #[derive(Debug)]
 pub(crate) struct Physics {
     gpus: Vec<Gpu>,
@@ -390,7 +390,7 @@ impl Physics {
         if self.tenants_of(pid).any(|(_, tenant)| tenant.arrival.mps) {
             return Err("not supported: an MPS client".to_owned());
         }
-        // Who does not answer when it is to be locked is let go again.
+        // A process that does not answer when it is to be locked is let go again.
         let unlocks = to == ProcessState::Running;
         let locked = || self.tenants_of(pid).all(|(_, tenant)| tenant.arrival.hold == from);
         if self.holds(pid)? != from && !(unlocks && locked()) {
@@ -801,7 +801,7 @@ mod tests {
             p.take_notices().into_iter().filter(|(_, n)| *n == Notice::Fault).map(|(id, _)| id).collect();
         assert_eq!(faults, [2, 6]);
         assert_eq!(p.alloc(2, 0, 1), Err(Refusal::NoContext));
-        // A plain process takes nobody with it.
+        // A plain process takes no other with it.
         p.fault(2.0, 4);
         assert!(p.take_notices().iter().all(|(_, n)| *n != Notice::Fault));
     }
@@ -894,7 +894,7 @@ mod tests {
 
     proptest! {
         /// Whatever happens: power between idle and cap, activity a share, energy the integral of
-        /// power, and everyone who computes was told the progress that the counters use.
+        /// power, and every process that computes was told the progress that the counters use.
         #[test]
         fn the_books_balance(events in prop::collection::vec((0.0..10.0_f64, any_event()), 1..40)) {
             let mut p = physics("virtual:2xA100-40GB+1xH200");

@@ -1,7 +1,7 @@
 //! What tasks and host say to each other: one JSON object a line, over a Unix socket.
 //!
 //! A connection is a task (its first message is `hello`) or a control client (`drop`, `restore`,
-//! `mps`). The first message carries the version `v`. Who is speaking the kernel says, not the
+//! `mps`). The first message carries the version `v`. Which process is speaking the kernel says, not the
 //! message. Unknown keys are ignored, unknown types are an error, and after an error the host closes.
 
 use super::physics::TaskDemand;

@@ -397,7 +397,7 @@ struct Request {
 }
 
 struct Task<'a> {
-    /// Who starts and pauses it.
+    /// What starts and pauses it.
     pace: Option<Pace>,
     spec: &'a TaskSpec,
     env: &'a TaskEnv,
