@@ -1,4 +1,4 @@
-//! What a running job does, for who runs it: which processes it has ([`process`]), which of them are told of a signal
+//! What a running job does, for the program that runs it: which processes it has ([`process`]), which of them are told of a signal
 //! ([`catch`]), how it gets on ([`progress`]), and what it takes of the host ([`usage`]).
 
 pub mod catch;

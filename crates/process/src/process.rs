@@ -1,4 +1,4 @@
-//! Processes by pid and start time, and who descends from whom.
+//! Processes by pid and start time, and which descends from which.
 
 use carma_core::model::ProcessRef;
 use rustix::fd::OwnedFd;

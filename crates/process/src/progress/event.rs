@@ -7,7 +7,7 @@ use carma_interference::rate::printed::Report;
 use carma_interference::rate::tally::Tally;
 use serde::{Deserialize, Serialize};
 
-/// Something that a task said. Times are seconds on the clock of the one who heard it.
+/// Something that a task said. Times are seconds on the clock of the process that heard it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {

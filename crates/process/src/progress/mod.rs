@@ -75,7 +75,7 @@ pub struct Ears {
 
 impl Ears {
     /// Makes the socket `p` and the file `beat` in a directory which the task must be able to enter. A file that
-    /// was left there goes on to be used. `owner`: whom they are given to (needs root); `None`: this process's
+    /// was left there goes on to be used. `owner`: the user to whom they are given (needs root); `None`: this process's
     /// user. The directory must be this process's user's own: another could put a link where the socket was a moment
     /// ago, and have root change what it leads to.
     ///

@@ -38,7 +38,7 @@ impl ProgressSocket {
             let socket = UnixDatagram::bind(&aside)?;
             socket.set_nonblocking(true)?;
             setsockopt(&socket, sockopt::PassCred, &true)?;
-            // By its name: nobody but us may put another thing there, see `Meter::open`.
+            // By its name: no other process may put another thing there, see `Meter::open`.
             std::fs::set_permissions(&aside, std::fs::Permissions::from_mode(0o600))?;
             if let Some(owner) = owner {
                 std::os::unix::fs::lchown(&aside, Some(owner.uid), Some(owner.gid))?;
