@@ -215,7 +215,7 @@ fn profile(mig: &nvml_wrapper::Device<'_>) -> Result<String, NvmlError> {
     Ok(format!("{}g.{}gb", has.gpu_instance_slice_count, has.memory_size_mb.div_ceil(1024)))
 }
 
-/// Who holds the device: compute, graphics and MPS processes, each once. The MPS server is among them: only who knows the
+/// What holds the device: compute, graphics and MPS processes, each once. The MPS server is among them: only who knows the
 /// jobs can tell it from a job that has taken its name.
 fn processes(device: &nvml_wrapper::Device<'_>) -> Result<Vec<ProcessReading>, NvmlError> {
     // Drivers before version 510 have the second version of the calls only. MPS clients are in its list of compute processes.
