@@ -140,7 +140,7 @@ pub(crate) enum Verb {
     Logs(LogsArgs),
     /// Wait for jobs to end and return their exit code
     Wait(WaitArgs),
-    /// Show the GPUs and who is on them
+    /// Show the GPUs and what is on them
     Gpus(GpusArgs),
     /// Show finished jobs, newest first
     History(HistoryArgs),
@@ -176,7 +176,7 @@ pub(crate) enum Verb {
     DryRun(Box<memory::DryRunArgs>),
     /// Trace a model, a batch and an optimizer from a Python function, and say how much GPU memory they need
     TraceModel(Box<memory::TraceModelArgs>),
-    /// Say how far tasks that share a GPU will slow each other down, or who goes well with whom
+    /// Say how far tasks that share a GPU will slow each other down, or which go well together
     Predict(Box<predict::PredictArgs>),
     /// Measure what a task does alone on a GPU, and how fast it goes
     Profile(Box<profile::ProfileArgs>),
@@ -1004,7 +1004,7 @@ pub(crate) struct SimulateArgs {
     /// carma ships]
     #[arg(long, value_name = "FILE")]
     pub(crate) kace_model: Option<PathBuf>,
-    /// Nothing is known of a task's memory and activity before a job of it has run, as if nobody declared anything
+    /// Nothing is known of a task's memory and activity before a job of it has run, as if no user declared anything
     #[arg(long)]
     pub(crate) undeclared: bool,
     /// What policies that go by run times know of them: what the trace's own earlier jobs teach, that and what running jobs

@@ -1,4 +1,4 @@
-//! Where the daemon's socket and configuration are, for those who ask and for the one who serves.
+//! Where the daemon's socket and configuration are, for clients and for the daemon.
 
 use std::ffi::OsString;
 use std::io::ErrorKind;

@@ -36,7 +36,7 @@ pub(crate) struct PredictArgs {
     /// of 10 % (--policy online)
     #[arg(long, value_name = "NAME=PCT,...", conflicts_with_all = ["target", "observe"])]
     pub(crate) threads: Option<String>,
-    /// Who predicts
+    /// What predicts
     #[arg(long, value_name = "NAME", default_value = "online", value_parser = PossibleValuesParser::new(NAMES))]
     pub(crate) policy: String,
     /// What is to be large: the sum of progress, the least progress (its lower bound), or the sum of rates

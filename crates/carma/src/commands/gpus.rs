@@ -1,4 +1,4 @@
-//! `carma gpus`: the GPUs, and who is on them.
+//! `carma gpus`: the GPUs, and what is on them.
 
 use super::queue::gpu_list;
 use super::usage::{Unit, counted, metered};

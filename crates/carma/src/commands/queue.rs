@@ -90,7 +90,7 @@ fn render(mut reply: JobsReply, total: usize, screen: &Screen) -> String {
                 format!("None of the {total} job(s) match.\n")
             };
     }
-    // Stable: within a rank the daemon's order says who is next.
+    // Stable: within a rank the daemon's order says which is next.
     reply.jobs.sort_by_key(|job| rank(&job.state));
     let text = standing.clone() + &table(&reply, screen, false);
     // The prompt needs a line, too.

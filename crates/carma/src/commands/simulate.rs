@@ -92,7 +92,7 @@ fn load(args: &SimulateArgs) -> Result<(Trace, Workload), Failure> {
     Ok((trace, workload))
 }
 
-/// Who decides: a preset of the core, or a policy that only the simulator can play.
+/// What decides: a preset of the core, or a policy that only the simulator can play.
 enum Decider {
     Core(Policy),
     Baseline(Baseline),

@@ -77,7 +77,7 @@ impl Events {
     pub(crate) fn wait_for(&self, socket: PathBuf, id: u64) -> io::Result<()> {
         let events = self.sender.clone();
         std::thread::Builder::new().name("wait".into()).spawn(move || {
-            // Nobody listens any more once the user has left.
+            // The receiver is gone once the user has left.
             let last = match until_over(&socket, id, None, &mut |away| drop(events.send(Event::Away(away)))) {
                 Ok(detail) => Event::Over(Box::new(detail)),
                 Err(error) => Event::Failed(error),

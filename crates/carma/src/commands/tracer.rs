@@ -70,7 +70,7 @@ impl Launch {
 pub(crate) enum Shows {
     /// The program's output, on standard error.
     Output,
-    /// How long it has taken, where somebody looks; the end of the program's output if it fails.
+    /// How long it has taken, where a terminal shows it; the end of the program's output if it fails.
     Progress,
     /// Nothing but that.
     Nothing,

@@ -96,7 +96,7 @@ fn a_hung_engine_gives_no_sign_of_life() {
         silent = manager.hears(Duration::from_secs(2)).is_none();
     }
     let lives = Path::new(&format!("/proc/{}/fd/0", daemon.pid())).exists();
-    // It answers nobody any more.
+    // It answers no client any more.
     daemon.kill();
     assert!(silent, "it goes on giving signs of life");
     assert!(lives, "the daemon lived");

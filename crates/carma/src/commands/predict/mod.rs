@@ -1,4 +1,4 @@
-//! `carma predict`: how far tasks that share a GPU will slow each other down, and who goes well with whom.
+//! `carma predict`: how far tasks that share a GPU will slow each other down, and which go well together.
 
 mod observe;
 mod render;
@@ -173,7 +173,7 @@ fn gpu(args: &PredictArgs, profiles: &Profiles) -> GpuType {
     GpuType::named(args.gpu.as_deref().or(profiles.gpu.as_deref()).or_else(measured_on).unwrap_or(""))
 }
 
-/// What was asked, about which tasks, of whom.
+/// What was asked, about which tasks, of which predictor.
 struct Asked<'a> {
     args: &'a PredictArgs,
     /// The group's members.
