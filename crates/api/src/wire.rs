@@ -873,6 +873,9 @@ pub struct ProgressView {
 pub struct RunningView {
     /// Why it went where it is, in few words.
     pub placed: String,
+    /// Its supervisor was killed: what it prints is not followed, and its exit code will not be known.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unsupervised: bool,
     /// What was predicted that it keeps of its speed beside its present neighbours, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_pct: Option<u32>,

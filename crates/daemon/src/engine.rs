@@ -35,7 +35,9 @@ use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitR
 use carma_core::explain::Reason;
 use carma_core::input::{Action, Input, Observation, Rejected};
 use carma_core::ledger::Gpu;
-use carma_core::model::{EndLevel, Estimator, Exit, GpuId, Job, JobId, Phase, SharingMode, SuspendStep};
+use carma_core::model::{
+    EndLevel, Estimator, Exit, GpuId, Job, JobId, Phase, ProcessRef, SharingMode, SuspendStep,
+};
 use carma_core::plan::{Detail, bars_move, best_move, plan_in};
 use carma_core::state::State;
 use carma_core::units::{MiB, Millis};
@@ -296,6 +298,8 @@ impl Engine {
                 self.apply(started(supervisor, Some(child)));
                 self.suspend_on(id);
                 self.end_on(id);
+                self.parts.slowdowns.paces().open(id, name);
+                self.parts.slowdowns.paces().lose(id);
                 self.parts.watcher.adopted(watched, pidfd, true);
             }
             Ok(Found::NeverStarted) => {
@@ -987,17 +991,17 @@ impl Engine {
     fn watched(&mut self, job: JobId, attempt: u32, event: Event) {
         match event {
             Event::Running { supervisor, child } => {
-                let decided = self.state.job(job).and_then(|j| j.placement()).map(|p| p.sharing);
-                let Some(decided) = decided else { return };
-                let (sharing, note) = match self.fallbacks.remove(&(job, attempt)) {
-                    Some((sharing, note)) => (sharing, Some(note)),
-                    None => (decided, None),
-                };
-                self.apply(Input::Started { job, attempt, supervisor, child, sharing, note });
+                if !self.started(job, attempt, supervisor, child) {
+                    return;
+                }
                 self.launches += 1;
                 if let Some(at) = self.submitted.remove(&job) {
                     remember(&mut self.spawn_us, self.launches, at.elapsed());
                 }
+            }
+            Event::Orphaned { supervisor, child } => {
+                self.started(job, attempt, supervisor, Some(child));
+                self.parts.slowdowns.paces().lose(job);
             }
             Event::Exited(exit) if self.state.wants_look(job, attempt, &exit) => {
                 let look = self.parts.board.ask();
@@ -1011,6 +1015,24 @@ impl Engine {
                 self.not_launched(job, attempt, why, true);
             }
         }
+    }
+
+    /// The command of an attempt runs. Whether the job has one.
+    fn started(
+        &mut self,
+        job: JobId,
+        attempt: u32,
+        supervisor: ProcessRef,
+        child: Option<ProcessRef>,
+    ) -> bool {
+        let decided = self.state.job(job).and_then(|j| j.placement()).map(|p| p.sharing);
+        let Some(decided) = decided else { return false };
+        let (sharing, note) = match self.fallbacks.remove(&(job, attempt)) {
+            Some((sharing, note)) => (sharing, Some(note)),
+            None => (decided, None),
+        };
+        self.apply(Input::Started { job, attempt, supervisor, child, sharing, note });
+        true
     }
 
     /// Applies the ends whose look is there, or will not come, as many as there is time for.

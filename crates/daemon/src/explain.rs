@@ -1,6 +1,7 @@
 //! Why a job waits and what would help, or why it went where it went and what it keeps there. Pure, as [`crate::view`] is.
 
 use crate::journal::StoredJob;
+use crate::run::pace::Counts;
 use crate::run_time;
 use crate::view::{Asker, Live, Subject, attempts, indices};
 use carma_api::VERSION;
@@ -15,7 +16,6 @@ use carma_core::plan::{Answer, Spared, makes_room_for};
 use carma_core::policy::{Line, RecoveryMethod};
 use carma_core::state::State;
 use carma_core::units::{Fraction, MiB, Millis};
-use carma_interference::rate::tally::Done;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -40,7 +40,7 @@ pub fn explain(
     beside: Beside<'_>,
 ) -> ExplainReply {
     let Beside { stored, rate, live } = beside;
-    let (job, done) = (subject.job(), live.done);
+    let (job, counts) = (subject.job(), live.counts);
     let id = job.spec.id;
     let waits = subject.waits(state, now);
     let row = subject.row(asker, state, now, live, waits.as_ref());
@@ -69,7 +69,7 @@ pub fn explain(
             let asks = !matches!(waits, Some(Reason::UserLimit { .. } | Reason::Later { .. }));
             let asked = answers.into_iter().filter(|_| asks);
             reply.gpus = asked.map(|answer| verdict(answer, may_read)).collect();
-            let mut ends = ends(asker, state, now, done);
+            let mut ends = ends(asker, state, now, counts);
             ends.retain(|(id, _)| waits.as_ref().is_none_or(|waits| may_help(state, *id, job, waits)));
             let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
             let found = carma_core::plan::sooner(state, now, job, &order);
@@ -78,10 +78,10 @@ pub fn explain(
             reply.sooner = found.iter().filter_map(sooner).collect();
         }
         (Subject::Live(_), Phase::Running { placement, .. }) if !job.is_off() => {
-            reply.running = Some(running(state, now, job, placement, rate));
+            reply.running = Some(running(state, now, job, placement, (rate, counts)));
         }
         (Subject::Live(_), Phase::Running { .. }) => {
-            if let Some(back) = returning(asker, state, now, job, done) {
+            if let Some(back) = returning(asker, state, now, job, counts) {
                 reply.gpus = back.answers.into_iter().map(|answer| verdict(answer, may_read)).collect();
                 reply.waiting = Some(back.waiting);
             }
@@ -100,13 +100,7 @@ struct Returning {
 
 /// A suspended job that is to come back: it is in no queue, and goes before all that are. `None`: it is not to, or stands still for
 /// now.
-fn returning(
-    asker: Asker<'_>,
-    state: &State,
-    now: Millis,
-    job: &Job,
-    done: &BTreeMap<JobId, Done>,
-) -> Option<Returning> {
+fn returning(asker: Asker<'_>, state: &State, now: Millis, job: &Job, counts: &Counts) -> Option<Returning> {
     let id = job.spec.id;
     let suspension = job.suspension().filter(|suspension| suspension.is_off())?;
     let since = suspension.wanted.as_ref()?.at;
@@ -118,7 +112,7 @@ fn returning(
     // Ends on other GPUs do not help it.
     let could: BTreeSet<u32> =
         answers.iter().filter(|answer| !is_unusable(answer)).map(|answer| answer.gpu).collect();
-    let ends = ends(asker, state, now, done);
+    let ends = ends(asker, state, now, counts);
     Some(Returning {
         answers,
         waiting: WaitingView {
@@ -369,15 +363,10 @@ fn may_help(state: &State, running: JobId, job: &Job, waits: &Reason) -> bool {
 }
 
 /// Running jobs, those that are expected to end first before the others, and those of which nothing is known last.
-fn ends(
-    asker: Asker<'_>,
-    state: &State,
-    now: Millis,
-    done: &BTreeMap<JobId, Done>,
-) -> Vec<(JobId, Option<LeftView>)> {
+fn ends(asker: Asker<'_>, state: &State, now: Millis, counts: &Counts) -> Vec<(JobId, Option<LeftView>)> {
     let running = state.active_jobs();
     let running = running.filter(|job| matches!(job.phase, Phase::Running { .. }));
-    let left = |job: &Job| run_time::left(asker.source_for(job), state, job, done.get(&job.spec.id), now);
+    let left = |job: &Job| run_time::left(asker.source_for(job), state, job, counts, now);
     let mut ends: Vec<_> = running.map(|job| (job.spec.id, left(job))).collect();
     ends.sort_by_key(|(id, left)| (left.is_none(), left.as_ref().map(|left| left.left_s), *id));
     ends
@@ -463,7 +452,7 @@ fn running(
     now: Millis,
     job: &Job,
     placement: &Placement,
-    rate: Option<&RateView>,
+    (rate, counts): (Option<&RateView>, &Counts),
 ) -> RunningView {
     let gpus: Vec<&Gpu> = placement.gpus.iter().filter_map(|id| state.gpu(*id)).collect();
     let id = job.spec.id;
@@ -495,6 +484,7 @@ fn running(
             Some(moved @ Reason::Moved { .. }) => moved.public_text(),
             _ => placement.reason.chosen_for().unwrap_or_else(|| placement.reason.public_text()),
         },
+        unsupervised: counts.lost.contains_key(&id),
         predicted_pct: own.map(pct),
         floor_pct: rule.map(|rule| pct(rule.least_measured())),
         whole_run_pct: rule.map(|rule| pct(rule.whole_run())),
@@ -659,7 +649,7 @@ mod tests {
     }
 
     fn end_of(state: &State, unusable: &[u32]) -> Option<EndView> {
-        let ends = ends(Asker::new(&anybody(), false), state, NOW, &BTreeMap::new());
+        let ends = ends(Asker::new(&anybody(), false), state, NOW, &Counts::default());
         let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
         let job = state.job(JobId(3)).unwrap();
         let found = carma_core::plan::sooner(state, NOW, job, &order);
@@ -716,7 +706,7 @@ mod tests {
     fn what_forecasts_of_others_jobs_rest_on_is_not_told() {
         let state = two_run(1);
         let metered = state.metered_at(NOW, &BTreeMap::new());
-        let live = Live { done: &BTreeMap::new(), metered: &metered };
+        let live = Live { counts: &Counts::default(), metered: &metered };
         let told = |uid, id| {
             let user = User::new(uid, "a");
             let asker = Asker::new(&user, false);
@@ -794,7 +784,7 @@ mod tests {
         apply(&mut state, Input::Observed { gpu: GpuId(1), seen: Box::new(seen(NOW)) });
         let nine = anybody();
         let back = |state: &State| {
-            returning(Asker::new(&nine, false), state, NOW, state.job(id).unwrap(), &BTreeMap::new())
+            returning(Asker::new(&nine, false), state, NOW, state.job(id).unwrap(), &Counts::default())
         };
         assert!(back(&state).is_none(), "it is not to come back");
         // The urgent one takes its GPU.

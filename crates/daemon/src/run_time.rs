@@ -1,6 +1,7 @@
 //! How long jobs are expected to run, and what their ends teach of it.
 
 use crate::gist::Gist;
+use crate::run::pace::Counts;
 use carma_api::wire::{LeftView, RunTimeView};
 use carma_core::explain::Reason;
 use carma_core::model::{Attempt, ExitStatus, Job, JobId, Phase, RunTime};
@@ -99,17 +100,17 @@ pub fn to_view(run_time: &RunTime, source: String) -> RunTimeView {
     RunTimeView { low_s, median_s, high_s, guess: run_time.is_guess(), source }
 }
 
-/// How long a job still has to run, and by what that is known. `done`: how far it is by its own count. `source`: what its forecast rests on,
+/// How long a job still has to run, and by what that is known. `counts`: how far jobs are by their own counts. `source`: what its forecast rests on,
 /// for who asks.
 #[must_use]
 pub fn left(
     source: impl Fn(&RunTime) -> String,
     state: &State,
     job: &Job,
-    done: Option<&Done>,
+    counts: &Counts,
     now: Millis,
 ) -> Option<LeftView> {
-    let expected = expected_left(source, state, job, done, now);
+    let expected = expected_left(source, state, job, counts, now);
     let Some(by) = ended_by(state, job) else { return expected };
     let left_s = by.since(now).0.div_ceil(1000);
     let told = LeftView { left_s, counted: false, source: "the time that it is given to end".to_owned() };
@@ -121,9 +122,10 @@ fn expected_left(
     source: impl Fn(&RunTime) -> String,
     state: &State,
     job: &Job,
-    done: Option<&Done>,
+    counts: &Counts,
     now: Millis,
 ) -> Option<LeftView> {
+    let (done, lost) = (counts.done.get(&job.spec.id), counts.lost.get(&job.spec.id));
     let started = match &job.phase {
         // While it is suspended, time stands still.
         Phase::Running { started, halt, .. } => Some(*started + halt.until(now)),
@@ -132,11 +134,17 @@ fn expected_left(
         Phase::Judging { .. } => return None,
     };
     let elapsed = started.map_or(Millis::ZERO, |started| now.since(started));
+    // Of one that is not heard any more, as long as it can be where its count would be.
+    let last = lost.copied().flatten().and_then(|done| done.left_s(seconds(now)));
     let by_count = started.and(done).and_then(|done| done.left_s(seconds(now)));
+    let by_count = by_count.or(last.filter(|left| *left > 0.0));
     let by_count = by_count.or_else(|| started.and_then(|_| left_of_counted(state, job, done)));
     // What runs of a few other commands took is no time to tell: one `true` would leave a training of days a second.
     let forecast = job.spec.run_time.as_ref().filter(|forecast| !forecast.is_guess());
     let (left_s, source) = match (by_count, forecast) {
+        (Some(left), _) if lost.is_some() => {
+            (left.round() as u64, "its own count, up to when its supervisor was killed".to_owned())
+        }
         (Some(left), _) => (left.round() as u64, "its own count".to_owned()),
         (None, Some(forecast)) => {
             let (quantiles, ran_s) = ([forecast.low_s, forecast.median_s, forecast.high_s], elapsed.0 / 1000);
@@ -154,7 +162,7 @@ fn expected_left(
     let limit = job.spec.request.time_limit.map(|limit| limit.since(elapsed).0.div_ceil(1000));
     // A job may count whatever it likes.
     let left_s = left_s.min(limit.unwrap_or(LONGEST_S)).min(LONGEST_S);
-    Some(LeftView { left_s, counted: by_count.is_some(), source })
+    Some(LeftView { left_s, counted: by_count.is_some() && lost.is_none(), source })
 }
 
 /// What is left by the count that the journal knows, seconds, where the pace is not known: a daemon that has just started hears the
@@ -311,7 +319,9 @@ mod tests {
         let mut job = state.job(JobId(1)).unwrap().clone();
         let said = |job: &Job, share: Option<f64>| {
             let done = share.map(|share| Done { share, per_s: None, at_s: 60.0, took_s: 0.0 });
-            left(RunTime::to_string, &state, job, done.as_ref(), at).map(|left| (left.left_s, left.counted))
+            let counts =
+                Counts { done: done.map(|done| (JobId(1), done)).into_iter().collect(), ..Counts::default() };
+            left(RunTime::to_string, &state, job, &counts, at).map(|left| (left.left_s, left.counted))
         };
         assert_eq!(said(&job, None), Some((55, false)));
         // It counted to the end of half an hour.
@@ -325,6 +335,19 @@ mod tests {
         assert_eq!(said(&job, Some(0.8)), Some((200, true)));
         job.counted = Some(Counted { run: None, first: Fraction::percent(2), by_then: Millis::ZERO });
         assert_eq!(said(&job, Some(0.02)), Some((55, false)), "it was told once");
+        // Its supervisor was killed when it had counted a tenth, 10 s ago; it goes on.
+        let (share, per_s, took_s) = (0.1, Some(0.01), 9.0);
+        let lost = |at_s| {
+            let done = Done { share, per_s, at_s, took_s };
+            let counts = Counts { lost: [(JobId(1), Some(done))].into(), ..Counts::default() };
+            let left = left(RunTime::to_string, &state, &job, &counts, at).unwrap();
+            (left.left_s, left.counted, left.source)
+        };
+        let (left_s, counted, source) = lost(50.0);
+        assert_eq!((left_s, counted), (80, false));
+        assert!(source.contains("up to when its supervisor was killed"), "{source}");
+        // It would be over by then: its count says nothing any more.
+        assert_eq!(lost(-60.0).0, 55);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::journal::StoredJob;
 use crate::run;
+use crate::run::pace::Counts;
 use crate::run_time;
 use crate::sampler::Look;
 use carma_api::VERSION;
@@ -20,7 +21,6 @@ use carma_core::policy::Policy;
 use carma_core::reading::{GpuKind, Health};
 use carma_core::state::{Account, Metered, State, Tally};
 use carma_core::units::{Fraction, MiB, Millis};
-use carma_interference::rate::tally::Done;
 use std::collections::BTreeMap;
 
 /// What stands where a name is private.
@@ -249,7 +249,7 @@ fn with_energy(row: JobView, job: &Job, live: Option<Had>) -> JobView {
     }
 }
 
-/// A live job's row with how far it is. `done`: by its own count.
+/// A live job's row with how far it is by its own count.
 fn live_view(
     asker: Asker<'_>,
     state: &State,
@@ -258,11 +258,11 @@ fn live_view(
     waiting: Option<&Reason>,
     live: Live<'_>,
 ) -> JobView {
-    let (done, id) = (live.done.get(&job.spec.id), job.spec.id);
+    let id = job.spec.id;
     let row = JobView {
         // Whole percents that are done: all is done when it has ended.
-        done_pct: done.map(|done| (done.share * 100.0) as u32),
-        left: run_time::left(asker.source_for(job), state, job, done, now),
+        done_pct: live.counts.done.get(&id).map(|done| (done.share * 100.0) as u32),
+        left: run_time::left(asker.source_for(job), state, job, live.counts, now),
         ..job_view(asker, state, job, waiting)
     };
     if asker.may_read(&job.spec.user) {
@@ -276,7 +276,7 @@ fn live_view(
 #[derive(Debug, Clone, Copy)]
 pub struct Live<'a> {
     /// How far they are by their own count.
-    pub done: &'a BTreeMap<JobId, Done>,
+    pub counts: &'a Counts,
     /// What they have had.
     pub metered: &'a Metered,
 }
@@ -1028,11 +1028,11 @@ pub(crate) mod tests {
         over.job.spec.profile.latency_us = Some(4711);
         let (per_s, alone_per_s) = (Some(4711.0), Some(4711.5));
         let rate = RateView { per_s, alone_per_s, ..RateView::default() };
-        let (done, metered) = (BTreeMap::new(), state.metered_at(over.at, &BTreeMap::new()));
+        let (counts, metered) = (Counts::default(), state.metered_at(over.at, &BTreeMap::new()));
         let told = |uid, name| {
             let user = User::new(uid, name);
             let (asker, rate) = (Asker::new(&user, false), Some(rate.clone()));
-            let live = Live { done: &done, metered: &metered };
+            let live = Live { counts: &counts, metered: &metered };
             let beside = Beside { stored: None, journal: "", rate, live };
             serde_json::to_string(&detail(asker, &state, over.at, &Subject::Over(&over), beside)).unwrap()
         };

@@ -38,6 +38,8 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
             if matches!(job.reason.code.as_str(), "Ending" | "Suspending" | "Resuming" | "NotSuspended") {
                 block.line("reason", short(&job.reason.text));
             }
+            let unsupervised = "no: its supervisor was killed; what it prints is not followed, and its exit code will not be known";
+            block.line_if("supervised", running.unsupervised.then(|| short(unsupervised)));
             block.line("why", short(&why(reply, running)));
             block.line("speed", short(&speed(job, running)));
             block.line_if("measured", measured(job, running).as_deref().map(short));
@@ -253,6 +255,9 @@ fn speed(job: &JobView, running: &RunningView) -> String {
 /// Why its speed is not measured, and what follows.
 fn measured(job: &JobView, running: &RunningView) -> Option<String> {
     let why = running.unmeasured.as_deref().filter(|_| job.progress_pct.is_none())?;
+    if running.unsupervised {
+        return Some("no, nor will it be: what it prints is not followed".to_owned());
+    }
     let kept = running.floor_pct.is_some() || job.max_slowdown_pct.is_some();
     let follows = if kept { "; until then no neighbour is taken off for its sake" } else { "" };
     Some(format!("no: {why}{follows}"))
@@ -698,7 +703,8 @@ mod tests {
             unwritten: None,
             estimate: Some(estimate),
             running: Some(RunningView {
-                placed: "most progress gained, as predicted of 3 that would do; 20.5 GiB were free beside 1 other".into(),
+                unsupervised: false,
+            placed: "most progress gained, as predicted of 3 that would do; 20.5 GiB were free beside 1 other".into(),
                 predicted_pct: Some(78),
                 not_undone: None,
                 grows: false,
@@ -852,6 +858,7 @@ mod tests {
         reply.estimate = None;
         (reply.job.progress_pct, reply.job.max_slowdown_pct) = (None, None);
         reply.running = Some(RunningView {
+            unsupervised: false,
             placed: "the GPU was idle".into(),
             out_of_memory: "fails when the GPU is full; tried again with more memory, 0 of 5 retries used"
                 .into(),

@@ -1,6 +1,6 @@
 //! `kill -9` at any instant: nothing lost, nothing run twice.
 
-use crate::support::{CARMA, Daemon, Setup, job, task, until};
+use crate::support::{CARMA, Daemon, Setup, job, stdout, task, until};
 use carma_api::wire::{SubmitReply, SubmitRequest};
 use std::fs::File;
 use std::process::Command;
@@ -263,13 +263,21 @@ fn a_killed_supervisor_does_not_take_the_command_with_it() {
 }
 
 #[test]
-fn a_job_can_be_cancelled_after_its_supervisor_was_killed() {
-    let daemon = Setup::new(TWO).start();
+fn a_job_whose_supervisor_was_killed_is_told_so_and_can_be_cancelled() {
+    let mut daemon = Setup::new(TWO).start();
     let id = daemon.shell("sleep 603");
     let pid = until("the pid", || daemon.show(id).pid);
     let supervisor = supervisor_of(pid);
+    let explained = |daemon: &Daemon| stdout(&daemon.carma(&["explain", &id.to_string()]));
+    assert!(!explained(&daemon).contains("supervisor"));
     assert!(std::process::Command::new("kill").args(["-9", &supervisor]).status().unwrap().success());
     until("the daemon to notice", || daemon.log().contains("unsupervised").then_some(()));
+    let killed =
+        "its supervisor was killed; what it prints is not followed, and its exit code will not be known";
+    assert!(explained(&daemon).contains(killed), "{}", explained(&daemon));
+    daemon.kill();
+    daemon.restart(&[]);
+    assert!(explained(&daemon).contains(killed), "{}", explained(&daemon));
     daemon.carma(&["cancel", &id.to_string()]);
     assert_eq!(daemon.end_of(id).job.state, "CANCELLED");
 }

@@ -24,8 +24,8 @@ pub(super) async fn explain(
         let over = show::find(reader, &state, id)?;
         let subject = show::subject(&state, over.as_ref(), id)?;
         let stored = reader.job(id)?;
-        let (done, metered) = (paces.done(&state, now), view::metered(&state, now, &looks));
-        let live = Live { done: &done, metered: &metered };
+        let (counts, metered) = (paces.counts_of_all(&state, now), view::metered(&state, now, &looks));
+        let live = Live { counts: &counts, metered: &metered };
         let beside = Beside { stored: stored.as_ref(), rate: rate.as_ref(), live };
         Ok(explain::explain(of.asker(&peer), &state, now, &subject, beside))
     });

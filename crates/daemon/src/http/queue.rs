@@ -41,8 +41,8 @@ pub(super) async fn queue(
     let (turn, asks, of) = (listing.clone(), peer.clone(), app.clone());
     let live = blocking(move || {
         let _turn = turn;
-        let (done, metered) = (paces.done(&of_state, now), view::metered(&of_state, now, &looks));
-        view::jobs(of.asker(&asks), &of_state, now, Live { done: &done, metered: &metered })
+        let (counts, metered) = (paces.counts_of_all(&of_state, now), view::metered(&of_state, now, &looks));
+        view::jobs(of.asker(&asks), &of_state, now, Live { counts: &counts, metered: &metered })
     });
     let mut reply = JobsReply { unwritten: standing.unwritten, ..live.await? };
     if let Some(turn) = listing.clone().filter(|_| options.all) {

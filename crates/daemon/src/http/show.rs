@@ -35,8 +35,8 @@ pub(super) async fn detail(app: &Arc<App>, peer: Peer, id: JobId) -> Answered<Jo
         }
         let over = find(reader, &state, id)?;
         let subject = subject(&state, over.as_ref(), id)?;
-        let (done, metered) = (paces.done(&state, now), view::metered(&state, now, &looks));
-        let live = Live { done: &done, metered: &metered };
+        let (counts, metered) = (paces.counts_of_all(&state, now), view::metered(&state, now, &looks));
+        let live = Live { counts: &counts, metered: &metered };
         let beside = Beside { stored: stored.as_ref(), journal: &journal, rate, live };
         Ok(view::detail(of.asker(&peer), &state, now, &subject, beside))
     });

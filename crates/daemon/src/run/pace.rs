@@ -69,6 +69,17 @@ struct Paced {
     heard: Instant,
     /// Since when it has not been silent.
     since: Millis,
+    /// Its supervisor was killed: nothing more will come.
+    lost: bool,
+}
+
+/// How far the running jobs are by their own counts.
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Those that are heard, and say.
+    pub done: BTreeMap<JobId, Done>,
+    /// Those whose supervisor was killed, with how far they were when it was heard last, if they had said.
+    pub lost: BTreeMap<JobId, Option<Done>>,
 }
 
 /// What is counted of all running jobs.
@@ -140,7 +151,14 @@ impl Paces {
     /// Takes in news of an attempt from now on.
     pub fn open(&self, job: JobId, name: String) {
         let (heard, since) = (Instant::now(), self.clock.now());
-        self.lock().insert(job, Paced { name, tally: Tally::new(), heard, since });
+        self.lock().insert(job, Paced { name, tally: Tally::new(), heard, since, lost: false });
+    }
+
+    /// The supervisor of a job's present attempt was killed: what it had told is all that will be told.
+    pub fn lose(&self, job: JobId) {
+        if let Some(paced) = self.lock().get_mut(&job) {
+            paced.lost = true;
+        }
     }
 
     /// Forgets the attempt of a job. What a supervisor that was killed left of its heartbeats goes with them.
@@ -218,6 +236,12 @@ impl Paces {
     /// are suspended they do nothing.
     #[must_use]
     pub fn done(&self, state: &State, now: Millis) -> BTreeMap<JobId, Done> {
+        self.counts_of_all(state, now).done
+    }
+
+    /// The same, and what is known of those that are not heard any more.
+    #[must_use]
+    pub fn counts_of_all(&self, state: &State, now: Millis) -> Counts {
         let still = |job: JobId| {
             let halt = state.job(job).and_then(Job::halt);
             let absences = halt.map(|halt| halt.absences_until(now)).unwrap_or_default();
@@ -228,12 +252,16 @@ impl Paces {
             gpus.filter_map(|gpu| state.gpu(*gpu)?.changed).max().map(seconds)
         };
         let paced = self.lock();
-        let heard = paced.iter().filter(|(_, paced)| paced.heard.elapsed() <= SILENCE);
+        let heard = paced.iter().filter(|(_, paced)| paced.heard.elapsed() <= SILENCE && !paced.lost);
+        let lost = paced.iter().filter(|(_, paced)| paced.lost);
         let done = |job: JobId, paced: &Paced| {
             let done = paced.tally.done(&still(job), changed_s(job));
             done.filter(|d| !d.is_past(seconds(now)))
         };
-        heard.filter_map(|(job, paced)| Some((*job, done(*job, paced)?))).collect()
+        Counts {
+            done: heard.filter_map(|(job, paced)| Some((*job, done(*job, paced)?))).collect(),
+            lost: lost.map(|(job, paced)| (*job, done(*job, paced))).collect(),
+        }
     }
 
     /// Tells which jobs run, with their supervisors.
@@ -398,6 +426,27 @@ mod tests {
         paces.lock().get_mut(&job).unwrap().heard = silent;
         paces.take(News { attempt: "1.0".into(), at_s: 0.0, events: Vec::new() });
         assert!(!paces.is_heard(job, paces.clock.now()));
+    }
+
+    #[test]
+    fn of_a_supervisor_that_was_killed_the_last_that_it_told_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = Clock::start(Millis::secs(100), 1);
+        let paces = Paces::start(dir.path().to_owned(), clock.clone()).unwrap();
+        let job = JobId(1);
+        paces.open(job, "1.1".into());
+        for step in 1..=4 {
+            paces.print(job, Millis::secs(90 + step), &format!("step {step}/10"));
+        }
+        let counts = |paces: &Paces| paces.counts_of_all(&State::default(), clock.now());
+        assert!(counts(&paces).done.contains_key(&job) && counts(&paces).lost.is_empty());
+        paces.lose(job);
+        let lost = counts(&paces);
+        assert!(lost.done.is_empty() && paces.done(&State::default(), clock.now()).is_empty());
+        assert_eq!(lost.lost[&job].unwrap().share, 0.4);
+        // Its next attempt has a supervisor.
+        paces.open(job, "1.2".into());
+        assert!(counts(&paces).lost.is_empty());
     }
 
     #[test]

@@ -26,6 +26,13 @@ pub enum Event {
         /// Its first process, where known.
         child: Option<ProcessRef>,
     },
+    /// Its supervisor was killed; its command goes on, and nobody hears what it prints or how it ends.
+    Orphaned {
+        /// The supervisor that was.
+        supervisor: ProcessRef,
+        /// Its first process.
+        child: ProcessRef,
+    },
     /// It is over.
     Exited(Exit),
     /// Its command was never started, and never will be.
@@ -332,7 +339,7 @@ impl Watcher {
                     tracing::warn!(
                         "the supervisor of job {job} was killed; its command goes on unsupervised"
                     );
-                    (self.sink)(job, attempt, Event::Running { supervisor, child: Some(child) });
+                    (self.sink)(job, attempt, Event::Orphaned { supervisor, child });
                 }
                 entry.orphan = true;
                 entry.attempt.child = Some(child);
