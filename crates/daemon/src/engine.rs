@@ -166,6 +166,8 @@ pub struct Engine {
     fallbacks: BTreeMap<(JobId, u32), (SharingMode, String)>,
     /// Jobs that have yet to hear what ends taught.
     untold: Untold,
+    /// Set once anything was taught in this life of the daemon.
+    taught: bool,
     /// See [`TURN_TAKES`].
     takes: Duration,
     view: Option<Arc<State>>,
@@ -203,6 +205,7 @@ impl Engine {
             metered: BTreeMap::new(),
             fallbacks: BTreeMap::new(),
             untold: Untold::default(),
+            taught: false,
             takes: TURN_TAKES,
             view: None,
             wake: None,
@@ -228,6 +231,7 @@ impl Engine {
             self.apply(input);
         }
         self.count_submissions();
+        self.parts.durations.told_before(&self.state);
         let active: Vec<JobId> = self.state.active().iter().copied().collect();
         let attempt = |id: &JobId| Some((*id, self.state.job(*id)?.placement()?.attempt));
         let live: Vec<_> = active.iter().filter_map(attempt).collect();
@@ -522,6 +526,7 @@ impl Engine {
     /// A job taught something. Jobs that wait are to hear of it: all of the same program, and of the first in the queue those of
     /// the same script, whatever its arguments, those of the same command of other users, and some of whose command too little is known.
     fn spread_news(&mut self, teacher: JobId) {
+        self.taught = true;
         let state = &self.state;
         let waits = |id| state.job(id).is_some_and(waits);
         for id in self.parts.memory.news_to(teacher, waits) {
@@ -553,7 +558,7 @@ impl Engine {
         let Some(spec) = self.state.job(id).filter(|job| waits(job)).map(|job| &job.spec) else { return };
         let (before, run_before) = (spec.forecasts, spec.run_time);
         let Some(gist) = self.parts.memory.gist(id) else { return };
-        if news == News::OfProgram {
+        if news != News::OfOthers {
             let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
             let mut expected = self.parts.memory.expect(&gist, gpus);
             if let Some(expected) = expected.as_mut().filter(|_| self.state.options().policy.goes_by_runs()) {
@@ -567,7 +572,10 @@ impl Engine {
                 }
             }
         }
-        if let Some(run_time) = self.parts.durations.expect(&gist, running)
+        // That the daemon starts anew says nothing of how long jobs take: those that run have run on, and what that moves would be
+        // bounds on starts, those that have passed among them.
+        let is_told = news != News::OfStart || run_before.is_none();
+        if let Some(run_time) = self.parts.durations.expect(&gist, running).filter(|_| is_told)
             && news::is_news(run_before.as_ref(), &run_time)
         {
             self.apply(Input::RunTime { job: id, run_time });
@@ -637,7 +645,7 @@ impl Engine {
                 if let Some(known) = self.state.job(job) {
                     // What was taught until now it could not hear.
                     if waits(known) {
-                        self.untold.add(job, News::OfProgram);
+                        self.untold.add(job, if self.taught { News::OfProgram } else { News::OfStart });
                     }
                     let gist = self.parts.memory.counted(*gist);
                     self.parts.memory.await_news(job, Arc::new(gist));

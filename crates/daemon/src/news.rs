@@ -4,8 +4,10 @@ use carma_core::model::JobId;
 use std::collections::{HashMap, VecDeque};
 
 /// What there is to hear.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum News {
+    /// The daemon has read the job's submission after its start: its rules for memory may be others now.
+    OfStart,
     /// A job of another program came to its end: it says something of run times.
     OfOthers,
     /// One of the same program did: it says something of memory, too.
@@ -24,7 +26,9 @@ impl Untold {
     /// There is news for this job.
     pub fn add(&mut self, job: JobId, news: News) {
         match self.news.get_mut(&job) {
-            Some(known) => *known = news.max(*known),
+            Some(known) if *known == news => {}
+            // Each two of them say all that there is.
+            Some(known) => *known = News::OfProgram,
             None => {
                 self.news.insert(job, news);
                 self.order.push_back(job);
@@ -53,7 +57,7 @@ mod tests {
     fn each_hears_once_and_in_turn() {
         let mut untold = Untold::default();
         for (job, news) in
-            [(3, News::OfOthers), (1, News::OfProgram), (3, News::OfProgram), (1, News::OfOthers)]
+            [(3, News::OfOthers), (1, News::OfProgram), (3, News::OfStart), (1, News::OfOthers)]
         {
             untold.add(JobId(job), news);
         }

@@ -63,6 +63,12 @@ impl Durations {
         self.heard.is_news(job)
     }
 
+    /// At the start of the daemon: what running jobs counted before is no news.
+    pub fn told_before(&mut self, state: &State) {
+        let counts = state.active_jobs().filter_map(|job| Some((job.spec.id, job.counted_run()?)));
+        self.told.extend(counts);
+    }
+
     /// What is expected of a job. `None`: nothing is known.
     #[must_use]
     pub fn expect(&self, gist: &Gist, running: &[Running]) -> Option<RunTime> {
@@ -348,6 +354,17 @@ mod tests {
         assert!(source.contains("up to when its supervisor was killed"), "{source}");
         // It would be over by then: its count says nothing any more.
         assert_eq!(lost(-60.0).0, 55);
+        // What it counted before a restart of the daemon is no news after it.
+        for (at, percent) in [(70, 2), (170, 10), (270, 20)] {
+            let share = Fraction::percent(percent);
+            let counted = Input::Counted { job: JobId(1), attempt: 1, share };
+            state.apply(Millis::secs(at), &counted).unwrap();
+        }
+        let counting = state.job(JobId(1)).unwrap();
+        assert!(Durations::default().is_news(counting));
+        let mut started = Durations::default();
+        started.told_before(&state);
+        assert!(!started.is_news(counting));
     }
 
     #[test]

@@ -10,6 +10,7 @@ use carma_core::explain::Reason;
 use carma_core::model::{
     ExitStatus, Forecasts, NewJob, Placement, ProcessRef, Profile, Request, RunsOf, SharingMode, User,
 };
+use carma_core::policy::{Options, presets};
 use carma_core::reading::{GpuInfo, GpuKind, GpuReading, Health};
 use carma_core::windows::WindowSummary;
 use carma_gpu::mps::{Mps, MpsOptions};
@@ -44,6 +45,11 @@ fn journal(dir: &TempDir) -> Journal {
 
 impl Machine {
     fn new() -> Self {
+        Self::at_speed(1)
+    }
+
+    /// One whose clock goes so many times as fast.
+    fn at_speed(speed: u32) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let at = |name: &str| {
             let path = dir.path().join(name);
@@ -53,7 +59,7 @@ impl Machine {
         let (run, log_dir, pace, mps) = (at("run"), at("logs"), at("pace"), at("mps"));
         let mut journal = journal(&dir);
         let state = journal.recover().unwrap();
-        let clock = Clock::start(Millis(1), 1);
+        let clock = Clock::start(Millis(1), speed);
         let life = Life::begin(Millis(1), "1-2").unwrap();
         let lives = Lives::begin(run, journal.id().to_owned(), Vec::new(), life.clone()).unwrap();
         let watcher = Watcher::start(life.clone(), Box::new(|_, _, _| ())).unwrap();
@@ -535,6 +541,42 @@ fn earlier_jobs_hear_what_was_taught_before_they_were_read() {
     machine.engine.handle(Message::Gist(second, Box::new(gist)));
     machine.engine.turn(Duration::ZERO);
     assert!(machine.engine.state.job(second).unwrap().spec.run_time.is_some());
+}
+
+/// A restart says nothing of how long jobs take: that one has run on meanwhile moves no bound.
+#[test]
+fn at_a_restart_no_bound_moves() {
+    let mut machine = Machine::at_speed(50);
+    let ids = [1, 2, 3].map(|n| held(&mut machine, n));
+    let [runs, ended, waits] = ids;
+    machine.engine.turn_end();
+    machine.launched(ended);
+    machine.engine.exited(ended, 1, Exit::of(ExitStatus::Code(0)));
+    machine.engine.turn(Duration::ZERO);
+    machine.launched(runs);
+    let options = presets::by_name("adaptive").unwrap();
+    machine.written(Input::Configured(Box::new(Options { policy: options, ..Options::default() })));
+    machine.written(Input::Release { job: waits, by: User::new(7, "u") });
+    let job = |machine: &Machine| machine.engine.state.job(waits).unwrap().clone();
+    let before = job(&machine);
+    assert!(before.due.is_some() && before.spec.run_time.is_some());
+    // The one that runs takes for longer than expected.
+    std::thread::sleep(Duration::from_millis(500));
+    machine.written(Input::Tick);
+    assert!(machine.engine.state.done(machine.engine.state.job(runs).unwrap()) > Millis::secs(20));
+    let restarted = |machine: &mut Machine, taught| {
+        let stored = machine.engine.parts.journal.job(waits).unwrap().unwrap();
+        machine.engine.parts.memory.over(waits);
+        machine.engine.taught = taught;
+        machine.engine.handle(Message::Gist(waits, Box::new(Gist::of(&stored.request, stored.uid))));
+        machine.engine.turn(Duration::ZERO);
+        job(machine)
+    };
+    let after = restarted(&mut machine, false);
+    assert_eq!((after.due, after.spec.run_time), (before.due, before.spec.run_time));
+    // What an end taught meanwhile counts.
+    let taught = restarted(&mut machine, true);
+    assert!(taught.spec.run_time != before.spec.run_time, "{:?}", taught.spec.run_time);
 }
 
 #[test]
