@@ -892,6 +892,9 @@ pub struct RunningView {
     /// Why no neighbour is evicted although it is measured below that floor, in words. Absent: it is not below, or one is evicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_undone: Option<String>,
+    /// The latest neighbour that was evicted for its sake, in this attempt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relieved: Option<RelievedView>,
     /// Its memory rises again and again, so that more than a tenth above what it has stays reserved.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub grows: bool,
@@ -902,6 +905,24 @@ pub struct RunningView {
     /// Number of processes on its GPUs that carma did not start.
     #[serde(default)]
     pub foreign: u32,
+}
+
+/// A neighbour that was evicted, or suspended, since it slowed a job down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RelievedView {
+    /// Number of the neighbour.
+    pub job: u64,
+    /// It was suspended, and did not lose its work.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspended: bool,
+    /// When that was decided, Unix time.
+    pub at_ms: u64,
+    /// The job's speed alone over its speed, percent: 250 is two and a half times as slow.
+    pub slowdown_pct: u32,
+    /// The limit that this is beyond, by the same measure.
+    pub limit_pct: u32,
+    /// Such evictions in this attempt, this one included.
+    pub times: u32,
 }
 
 /// A job beside another.

@@ -6,8 +6,8 @@ use crate::run_time;
 use crate::view::{Asker, Live, Subject, attempts, indices};
 use carma_api::VERSION;
 use carma_api::wire::{
-    EndView, ExplainReply, GpuVerdict, LeftView, NeighbourView, ProgressView, RateView, RunningView,
-    SoonerView, WaitingView,
+    EndView, ExplainReply, GpuVerdict, LeftView, NeighbourView, ProgressView, RateView, RelievedView,
+    RunningView, SoonerView, WaitingView,
 };
 use carma_core::explain::{Help, OfTheGpu, Reason, Refusal, Sooner, UserLimit};
 use carma_core::ledger::Gpu;
@@ -495,6 +495,14 @@ fn running(
             unmeasured(rate, untouched, is_full).to_owned()
         }),
         not_undone: carma_core::plan::spared(state, job).map(not_undone),
+        relieved: job.relief.filter(|relief| relief.at >= placement.at).map(|relief| RelievedView {
+            job: relief.evicted.0,
+            suspended: relief.suspended,
+            at_ms: relief.at.0,
+            slowdown_pct: pct(relief.slowdown),
+            limit_pct: pct(relief.limit),
+            times: relief.times,
+        }),
         grows: gpus.iter().any(|gpu| gpu.tenant(id).is_some_and(|tenant| tenant.growth.is_growing())),
         out_of_memory: out_of_memory(state, job, placement, alone),
         neighbours,

@@ -3,7 +3,9 @@
 use super::queue::gpu_list;
 use super::{Context, show, unwritten};
 use crate::cli::ShowArgs;
-use carma_api::wire::{EndView, ExplainReply, GpuVerdict, JobView, NeighbourView, RunningView, WaitingView};
+use carma_api::wire::{
+    EndView, ExplainReply, GpuVerdict, JobView, NeighbourView, RelievedView, RunningView, WaitingView,
+};
 use carma_cli::failure::Outcome;
 use carma_cli::{Block, Column, Screen, Table, clip, time_of_day, wrap};
 use carma_core::model::SharingMode;
@@ -44,6 +46,10 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
             block.line("speed", short(&speed(job, running)));
             block.line_if("measured", measured(job, running).as_deref().map(short));
             block.line_if("undone", running.not_undone.as_deref().map(|why| short(&format!("no: {why}"))));
+            block.line_if(
+                "evicted",
+                running.relieved.map(|relieved| short(&evicted(relieved, reply.now_ms, screen))),
+            );
             block.line("memory", memory(reply, running));
             block.line("if OOM", short(&running.out_of_memory));
         }
@@ -250,6 +256,20 @@ fn speed(job: &JobView, running: &RunningView) -> String {
         }));
     }
     words.join("; ")
+}
+
+/// Who was evicted for its sake last, when and why.
+fn evicted(relieved: RelievedView, now_ms: u64, screen: &Screen) -> String {
+    let RelievedView { job, suspended, at_ms, slowdown_pct, limit_pct, times } = relieved;
+    let more = if times > 1 { format!("; {times} times in all") } else { String::new() };
+    format!(
+        "job {job}{} at {} ({} ago), since this one was slowed down by {}, and {} is the most{more}",
+        if suspended { ", which was suspended," } else { "" },
+        time_of_day(at_ms, now_ms, screen),
+        Millis(now_ms).since(Millis(at_ms)),
+        share(slowdown_pct),
+        share(limit_pct),
+    )
 }
 
 /// Why its speed is not measured, and what follows.
@@ -707,6 +727,7 @@ mod tests {
             placed: "most progress gained, as predicted of 3 that would do; 20.5 GiB were free beside 1 other".into(),
                 predicted_pct: Some(78),
                 not_undone: None,
+                relieved: None,
                 grows: false,
                 floor_pct: Some(40),
                 whole_run_pct: Some(60),
@@ -849,6 +870,17 @@ mod tests {
         let text = render(&reply, &Screen::of_width(None));
         assert!(text.contains("undone:   no: job 5, the last to come, stays\n"), "{text}");
         assert!(text.contains("; it goes on growing, so that up to 40 % more"), "{text}");
+        let (job, at_ms, slowdown_pct, limit_pct) = (9, reply.now_ms - 120_000, 250, 166);
+        let once = RelievedView { job, suspended: false, at_ms, slowdown_pct, limit_pct, times: 1 };
+        let said = |relieved| evicted(relieved, reply.now_ms, &Screen::of_width(None));
+        assert!(said(once).starts_with("job 9 at "), "{}", said(once));
+        let why = " (2 min ago), since this one was slowed down by 2.50, and 1.66 is the most";
+        assert!(said(once).ends_with(why), "{}", said(once));
+        let again = said(RelievedView { suspended: true, times: 3, ..once });
+        assert!(
+            again.starts_with("job 9, which was suspended, at ") && again.ends_with("; 3 times in all"),
+            "{again}"
+        );
     }
 
     #[test]

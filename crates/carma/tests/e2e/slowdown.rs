@@ -181,6 +181,8 @@ fn who_slows_a_job_beyond_its_limit_is_evicted() {
     assert_eq!(verdict.code, "Evicted", "{}", verdict.text);
     assert!(verdict.text.contains(&format!("job {limited} was slowed down by")), "{}", verdict.text);
     assert_eq!(detail.job.state, "PENDING");
+    let explained = stdout(&daemon.carma(&["explain", &limited.to_string()]));
+    assert!(explained.contains(&format!("evicted:  job {second} at ")), "{explained}");
     assert_eq!(detail.attempts[0].exit_code, Some(0), "{}", daemon.log());
     assert!(daemon.output(second).ends_with("saved\n"), "{}", daemon.log());
     let reason = until("it to be kept apart", || {

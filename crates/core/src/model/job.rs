@@ -115,6 +115,23 @@ impl fmt::Display for JobState {
     }
 }
 
+/// A neighbour was taken off a GPU, since it slowed a job down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Relief {
+    /// The neighbour.
+    pub evicted: JobId,
+    /// It was suspended, and did not lose its work.
+    pub suspended: bool,
+    /// When that was decided.
+    pub at: Millis,
+    /// By how much the job was slowed down: its speed alone over its speed.
+    pub slowdown: Fraction,
+    /// The limit that this is beyond, by the same measure.
+    pub limit: Fraction,
+    /// Such evictions in the job's present attempt, this one included.
+    pub times: u32,
+}
+
 /// A live job: accepted and not over.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
@@ -144,6 +161,9 @@ pub struct Job {
     /// Its progress beside its present neighbours, once measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
+    /// The latest eviction for its sake.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relief: Option<Relief>,
     /// How its limit of slowdown was kept, in all attempts; `None`: it has none, or no window was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept: Option<Kept>,

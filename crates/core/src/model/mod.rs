@@ -15,5 +15,5 @@ pub use crate::spec::{
 };
 pub use attempt::{Attempt, EndCause, EndLevel, Ending, Had, Placement, ProcessRef};
 pub use exit::{Exit, ExitStatus, HostUse, UserGone};
-pub use job::{Finished, Job, JobState, Phase, QueueKey};
+pub use job::{Finished, Job, JobState, Phase, QueueKey, Relief};
 pub use suspension::{Absence, Halt, Move, SuspendStep, Suspension, Wanted};

@@ -6,7 +6,7 @@
 use super::{Startup, State};
 use crate::input::Rejected;
 use crate::ledger::Gpu;
-use crate::model::{EndCause, GpuId, Job, JobId, SharingMode};
+use crate::model::{EndCause, GpuId, Job, JobId, Relief, SharingMode};
 use crate::progress::{Class, Company, Kept, Measured, Outlook, Question, least_progress};
 use crate::units::{Fraction, Millis};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -184,6 +184,19 @@ impl State {
                 }
             }
         }
+    }
+
+    /// A job that was slowed down knows who went for its sake, and when.
+    pub(super) fn relieve(&mut self, cause: &EndCause, evicted: JobId, suspended: bool) {
+        let EndCause::Evicted { job: slowed, slowdown, limit, .. } = *cause else { return };
+        let placed = self.job(slowed).and_then(Job::placement).map(|placement| placement.at);
+        let Some(since) = placed.filter(|_| slowed != evicted) else { return };
+        let at = self.now;
+        let _ = self.update(slowed, |job| {
+            let before = job.relief.filter(|before| before.at >= since);
+            let times = before.map_or(1, |before| before.times.saturating_add(1));
+            job.relief = Some(Relief { evicted, suspended, at, slowdown, limit, times });
+        });
     }
 
     /// All or nothing: a refused input changes nothing.

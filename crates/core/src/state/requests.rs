@@ -38,6 +38,7 @@ impl State {
             not_before: None,
             due: None,
             measured: None,
+            relief: None,
             kept: None,
             counted: None,
             past: Vec::new(),

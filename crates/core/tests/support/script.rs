@@ -1159,6 +1159,16 @@ impl Stage {
                     Some(_) => text.push_str(", being ended"),
                     None => {}
                 }
+                if let Some(relief) = job.relief {
+                    let _ = write!(
+                        text,
+                        ", relieved of job {} at {} (slowed down by {}, limit {})",
+                        relief.evicted,
+                        clock(relief.at),
+                        relief.slowdown,
+                        relief.limit
+                    );
+                }
                 match job.restarts() {
                     0 => {}
                     restarts => drop(write!(text, ", restart {restarts}")),
