@@ -33,6 +33,9 @@ pub(super) struct Opened {
     torn: bool,
 }
 
+/// Bytes of the note that says what was cut out, whatever their number: a later one takes the place of an earlier one.
+const NOTE: u64 = 80;
+
 /// Keeps a log from growing beyond its limit: the middle goes, head and tail stay.
 #[derive(Debug)]
 struct Cutter {
@@ -218,7 +221,8 @@ impl Cutter {
         }
         let kept = self.limit - self.head();
         let to = length.saturating_sub(kept) / BLOCK * BLOCK;
-        let from = self.cut.max(self.head());
+        // The note has its place before the hole, in a block of text.
+        let from = self.cut.max(self.head() + BLOCK);
         // In pieces worth the call.
         if length > self.limit && to >= from + (kept / 8).max(BLOCK) {
             let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -226,10 +230,10 @@ impl Cutter {
                 return;
             }
             self.cut = to;
-            let text = format!("\n--- carma: {} bytes of the log were cut out here ---", to - self.head());
-            // One block, so that nothing but text is left in it.
-            let line = format!("{text:<width$}\n", width = BLOCK as usize - 1);
-            let _ = self.file.write_all_at(line.as_bytes(), self.head());
+            let (hole, note) = (self.head() + BLOCK, NOTE as usize - 1);
+            let text = format!("\n--- carma: {} bytes of the log were cut out here ", to - hole + NOTE);
+            let line = format!("{text:-<note$}\n");
+            let _ = self.file.write_all_at(line.as_bytes(), hole - NOTE);
         }
         self.free_beyond_end();
     }
@@ -292,7 +296,8 @@ mod tests {
         let said = text.lines().find(|line| line.starts_with("--- carma:")).unwrap();
         let cut: u64 = said.split(' ').find_map(|word| word.parse().ok()).unwrap();
         let zeros = text.bytes().filter(|byte| *byte == 0).count() as u64;
-        assert_eq!(cut, zeros + BLOCK, "{said}");
+        assert_eq!(cut, zeros + NOTE, "{said}");
+        assert_eq!(said.len() as u64 + 2, NOTE, "it is no longer than a line of a screen: {said}");
         assert!(opened.tail().ends_with("line 000199999\n"));
     }
 
