@@ -1,7 +1,7 @@
 //! `carma history`: jobs that are over, newest first.
 
 use super::queue::gpu_list;
-use super::usage::energy;
+use super::usage::Unit;
 use super::{Context, encoded, unwritten};
 use crate::cli::{HistoryArgs, HistoryExportArgs, HistoryVerb};
 use carma_api::wire::{JobView, JobsReply, LearnedRuns, MemoryReply};
@@ -66,6 +66,21 @@ fn is_partly_metered(job: &JobView) -> bool {
     job.energy_j.is_some() && job.unmetered_gpu_s.is_some_and(|time| time > 0.0)
 }
 
+/// Letters of a name that a screen shows at most: a column each gives way to longer ones.
+const LONGEST_NAME: usize = 32;
+
+fn name(name: &str, screen: &Screen) -> String {
+    if screen.width.is_none() || name.chars().count() <= LONGEST_NAME {
+        return name.to_owned();
+    }
+    name.chars().take(LONGEST_NAME - 1).chain(['…']).collect()
+}
+
+/// An energy in the unit of its column; what is too little for that is not called nothing.
+fn joules_in(unit: Unit, joules: f64) -> String {
+    unit.less_than_least(joules).unwrap_or_else(|| unit.text(joules))
+}
+
 fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
     let standing = unwritten(reply.unwritten.as_ref(), reply.now_ms, screen);
     if reply.jobs.is_empty() {
@@ -98,6 +113,9 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
         columns.push(Right("ALONE"));
     }
     columns.extend([Right("TRIES"), Left("REASON")]);
+    // One unit, so that rows compare.
+    let joules = |job: &JobView| job.energy_j.into_iter().chain(job.energy_alone_j).fold(0.0, f64::max);
+    let unit = Unit::of(reply.jobs.iter().map(joules).fold(0.0, f64::max));
     let dash = || "-".to_owned();
     let mut rows = Vec::new();
     for job in &reply.jobs {
@@ -116,7 +134,7 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
         let mut row = vec![
             job.ended_ms.map_or_else(dash, |t| short_stamp(t, reply.now_ms, screen)),
             job.id.to_string(),
-            job.name.clone(),
+            name(&job.name, screen),
             job.user.clone(),
             job.state.clone(),
             job.exit_code.map_or_else(dash, |c| c.to_string()),
@@ -131,10 +149,10 @@ fn render(reply: &JobsReply, limit: u32, screen: &Screen) -> String {
         if energies {
             // It is not to look as if what was not metered had been saved.
             let least = if is_partly_metered(job) { "≥ " } else { "" };
-            row.push(job.energy_j.map_or_else(dash, |joules| format!("{least}{}", energy(joules))));
+            row.push(job.energy_j.map_or_else(dash, |joules| format!("{least}{}", joules_in(unit, joules))));
         }
         if alone {
-            row.push(job.energy_alone_j.map_or_else(dash, energy));
+            row.push(job.energy_alone_j.map_or_else(dash, |joules| joules_in(unit, joules)));
         }
         row.extend([
             job.attempts.to_string(),
@@ -213,6 +231,21 @@ mod tests {
         assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
         assert!(narrow.contains("\n2025-10-09   7") && narrow.contains("REASON"), "{narrow}");
         assert!(narrow.contains("Not shown, as this screen is narrow: "), "{narrow}");
+        // One long name takes no columns from all.
+        let mut long = reply.clone();
+        long.jobs[1].name = "x".repeat(200);
+        assert!(render(&long, 50, &Screen::of_width(Some(150))).contains(&format!("{}…", "x".repeat(31))));
+        assert!(render(&long, 50, &Screen::of_width(None)).contains(&"x".repeat(200)));
+        let spared =
+            |reply: &JobsReply| render(reply, 50, &Screen::of_width(Some(150))).contains("Not shown");
+        assert!(!spared(&reply) && !spared(&long));
+        // Of energies of all sizes the column has one unit.
+        let mut sizes = reply.clone();
+        (sizes.jobs[1].energy_j, sizes.jobs[2].energy_j) = (Some(7.2e6), Some(40.0));
+        let told = render(&sizes, 50, &Screen::of_width(None));
+        for energy in ["  0.003 kWh  0.004 kWh  ", "  2.000 kWh  ", "  < 0.001 kWh  "] {
+            assert!(told.contains(energy), "{energy}: {told}");
+        }
         // What no counter told of is no saving.
         let mut partly = reply.clone();
         partly.jobs[0].unmetered_gpu_s = Some(12.5);

@@ -47,6 +47,13 @@ impl Unit {
         }
     }
 
+    /// What it says of less than it can tell from nothing.
+    pub(super) fn less_than_least(self, joules: f64) -> Option<String> {
+        let Self { name, joules: one, digits } = self;
+        let least = 0.1_f64.powi(digits as i32);
+        (joules > 0.0 && joules / one < least / 2.0).then(|| format!("< {least:.digits$} {name}"))
+    }
+
     pub(super) fn text(self, joules: f64) -> String {
         let Self { name, joules: one, digits } = self;
         format!("{:.digits$} {name}", joules / one)
