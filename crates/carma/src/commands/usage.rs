@@ -190,6 +190,13 @@ fn explained(reply: &UsageReply, alone: bool, hidden: &[&str], unit: Unit, scree
         first.push_str(&format!(" LATELY halves every {half_life}."));
     }
     let mut lines = vec![first];
+    // Parts are charged where GPUs are shared.
+    if reply.users.iter().any(|user| user.charged_gpu_s < user.held_gpu_s) && !hidden.contains(&"PROGRESS") {
+        lines.push(
+            "PROGRESS beside others: by the speed as measured, else as predicted, which may be too high."
+                .to_owned(),
+        );
+    }
     if alone && !hidden.contains(&"OF ALONE") {
         lines.push(
             "OF ALONE: energy over what the same progress alone would have taken, of attempts that are over and whose power alone is known."
@@ -263,6 +270,7 @@ mod tests {
         alice    2    14  125.00 h  83.33 h  108.33 h         0.87  30.556 kWh      0.75      3  34.29 h  16.67 h, 0 J
         bob      0     1    0.00 h   0.00 h    0.00 h            -           -         -      1   0.00 h  -
         GPU-hours: a shared GPU's are charged in equal parts. LATELY halves every 7d00h.
+        PROGRESS beside others: by the speed as measured, else as predicted, which may be too high.
         OF ALONE: energy over what the same progress alone would have taken, of attempts that are over and whose power alone is known.
         Energy since 2025-06-15T15:06:40+00:00: 36.111 kWh, of it 30.556 kWh by jobs, 5.278 kWh idle, 0.278 kWh not started by carma; counters began anew 1 time, and what was not read before that is missing.
         Energy without time that no counter tells of: alice (2.00 h).
