@@ -58,8 +58,12 @@ pub fn duration(text: &str) -> Result<Millis, String> {
     } else {
         suffixed(trimmed).ok_or_else(hint)?
     };
-    if !(0.001..=1e10).contains(&seconds) {
-        return Err(format!("'{text}' is not a sensible time: give 1ms to 115740d"));
+    if seconds < 0.001 {
+        return Err(format!("'{text}' is too short: the shortest time is 1ms"));
+    }
+    // Also what is no number.
+    if !(seconds <= 1e10) {
+        return Err(format!("'{text}' is too long: the longest time is 115740d"));
     }
     Ok(Millis((seconds * 1000.0).round() as u64))
 }
@@ -273,9 +277,13 @@ mod tests {
     #[test]
     fn spans() {
         assert_eq!(duration("90s"), Ok(Millis::secs(90)));
-        for out_of_range in ["99999999h", "99999999999999", "0s"] {
-            let why = duration(out_of_range).unwrap_err();
-            assert!(why.ends_with("is not a sensible time: give 1ms to 115740d"), "{why}");
+        for long in ["99999999h", "99999999999999"] {
+            let why = duration(long).unwrap_err();
+            assert!(why.ends_with("is too long: the longest time is 115740d"), "{why}");
+        }
+        for short in ["0s", "0", "0.1ms"] {
+            let why = duration(short).unwrap_err();
+            assert!(why.ends_with("is too short: the shortest time is 1ms"), "{why}");
         }
         assert_eq!(duration("1h30m"), Ok(Millis::secs(5400)));
         assert_eq!(duration("10"), Ok(Millis::secs(600)));

@@ -22,7 +22,7 @@ proptest! {
         lines[line] = &text;
         match rad::parse(Path::new("x.rad"), &lines.join("\n")).map(|job| job.request) {
             Ok(job) => prop_assert!(job.gpus.is_some()),
-            Err(e) => prop_assert!(e.line >= 1 && !e.what.is_empty()),
+            Err(e) => prop_assert!(e.line.is_some_and(|line| line >= 1) && !e.what.is_empty()),
         }
     }
 

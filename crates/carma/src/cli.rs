@@ -275,7 +275,7 @@ pub(crate) struct JobArgs {
     #[arg(long, value_name = "KEY=VALUE", value_parser = variable)]
     pub(crate) env: Vec<(String, String)>,
     /// Longest run time: 2h, 90m, 1-12:00:00; a bare number is minutes
-    #[arg(long, short, value_parser = parse::duration)]
+    #[arg(long, short, value_parser = time_limit)]
     pub(crate) time: Option<Millis>,
     /// Higher goes first
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
@@ -765,6 +765,14 @@ fn line() -> impl TypedValueParser<Value = OsString> {
     })
 }
 
+/// A time limit. Slurm has none with 0.
+fn time_limit(text: &str) -> Result<Millis, String> {
+    match text.trim() {
+        "0" => Err("'0' is no time limit: leave --time out for none".to_owned()),
+        _ => parse::duration(text),
+    }
+}
+
 fn variable(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -930,6 +938,8 @@ mod tests {
         for (words, part) in [
             (&["submit", "--gpu-memory", "-5G", "--", "true"][..], "'-5G' is not a size"),
             (&["submit", "-t", "-5", "--", "true"], "'-5' is not a time span"),
+            (&["submit", "-t", "0", "--", "true"], "'0' is no time limit: leave --time out for none"),
+            (&["submit", "-t", "0s", "--", "true"], "'0s' is too short: the shortest time is 1ms"),
             (&["submit", "--gpus", "-1", "--", "true"], "-1 is not in 1.."),
             (&["submit", "--max-retries", "-1", "--", "true"], "-1 is not in 0.."),
             (&["history", "-n", "-5"], "-5 is not in 1.."),

@@ -21,12 +21,12 @@ pub struct Described {
 
 /// A file that does not describe a job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{}:{line}: {what}", file.display())]
+#[error("{}{}: {what}", file.display(), line.map(|line| format!(":{line}")).unwrap_or_default())]
 pub struct FileError {
     /// Which file.
     pub file: PathBuf,
-    /// Line, from 1.
-    pub line: usize,
+    /// Line, from 1. `None`: it is not read at all.
+    pub line: Option<usize>,
     /// What was found and what was expected.
     pub what: String,
 }
@@ -41,9 +41,24 @@ pub const MAX_FILE: u64 = 1 << 20;
 pub fn read(file: &std::path::Path) -> Result<String, FileError> {
     carma_files::read_text(file, MAX_FILE).map_err(|e| {
         let (line, what) = match e.why {
-            Why::NotText { line, .. } => (line, "not UTF-8 text".to_owned()),
-            why => (1, why.to_string()),
+            Why::NotText { line, .. } => (Some(line), "not UTF-8 text".to_owned()),
+            why => (None, why.to_string()),
         };
         FileError { file: e.file, line, what }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_is_not_there_has_no_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let none = dir.path().join("none.toml");
+        let error = read(&none).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: cannot be read: No such file", none.display())), "{error}");
+        std::fs::write(&none, b"a = 1\nb = '\xff'\n").unwrap();
+        assert_eq!(read(&none).unwrap_err().to_string(), format!("{}:2: not UTF-8 text", none.display()));
+    }
 }

@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 /// File, line and what was expected.
 pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
-    let fail = |line: usize, what: String| FileError { file: file.to_owned(), line, what };
+    let fail = |line: usize, what: String| FileError { file: file.to_owned(), line: Some(line), what };
     let conda = match lines.get(1).copied().unwrap_or_default().trim() {
         "" => None,
         line => match line.strip_prefix("conda activate ") {
@@ -188,7 +188,7 @@ mod tests {
         let command = at(&text).unwrap().command;
         assert_eq!(command[4..7], ["python310", "python", "/x/resnet.py"]);
         let none = text.replace("python /x", "sh /x");
-        assert_eq!(at(&none).unwrap_err().line, 3);
+        assert_eq!(at(&none).unwrap_err().line, Some(3));
     }
 
     #[test]
@@ -217,14 +217,14 @@ mod tests {
             lines[line - 1] = text;
             at(&lines.join("\n")).unwrap_err()
         };
-        assert_eq!(broken(8, "one").line, 8);
-        assert_eq!(broken(8, "0").line, 8);
-        assert_eq!(broken(9, "many").line, 9);
-        assert_eq!(broken(12, "-5").line, 12);
-        assert_eq!(broken(2, "rm -rf /").line, 2);
-        assert_eq!(broken(3, "python 'x").line, 3);
-        assert_eq!(broken(3, "python x; rm y").line, 3);
-        assert_eq!(broken(3, "echo no").line, 3);
-        assert_eq!(at("").unwrap_err().line, 3);
+        assert_eq!(broken(8, "one").line, Some(8));
+        assert_eq!(broken(8, "0").line, Some(8));
+        assert_eq!(broken(9, "many").line, Some(9));
+        assert_eq!(broken(12, "-5").line, Some(12));
+        assert_eq!(broken(2, "rm -rf /").line, Some(2));
+        assert_eq!(broken(3, "python 'x").line, Some(3));
+        assert_eq!(broken(3, "python x; rm y").line, Some(3));
+        assert_eq!(broken(3, "echo no").line, Some(3));
+        assert_eq!(at("").unwrap_err().line, Some(3));
     }
 }

@@ -165,7 +165,8 @@ impl TryFrom<String> for Span {
 /// # Errors
 /// File, line and what was expected; unknown keys are refused by name.
 pub fn parse(file: &Path, text: &str) -> Result<Described, FileError> {
-    let error = |line, what: &str| FileError { file: file.to_owned(), line, what: what.to_owned() };
+    let error =
+        |line, what: &str| FileError { file: file.to_owned(), line: Some(line), what: what.to_owned() };
     let job: JobFile = ::toml::from_str(text)
         .map_err(|e| error(carma_files::line_at(text, e.span().map_or(0, |s| s.start)), e.message()))?;
     let model = ModelOptions {
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(named.name.as_deref(), Some("b"));
         for (text, line) in [("gpus = 1\nwrap = ''\n", 2), ("name = ' '\nwrap = 'a'\n", 1)] {
             let error = read(text).unwrap_err();
-            assert!(error.line == line && error.what.contains("expected some text"), "{error}");
+            assert!(error.line == Some(line) && error.what.contains("expected some text"), "{error}");
         }
         assert!(read("gpus = 1\n").unwrap_err().what.contains("neither"));
         assert!(read("command = ['x']\nwrap = 'y'\n").unwrap_err().what.contains("both"));
@@ -276,9 +277,9 @@ mod tests {
         assert_eq!((job.save_grace_ms(), job.saves_at_home()), (Some(120_000), true));
         assert!(!read("").unwrap().request.saves_at_home());
         let error = read("checkpoint-signal = 'KILL'\n").unwrap_err();
-        assert!(error.line == 2 && error.what.contains("USR1"), "{}", error.what);
+        assert!(error.line == Some(2) && error.what.contains("USR1"), "{}", error.what);
         let error = read("checkpoint-signal = 'USR1'\ngrace = '2h'\n").unwrap_err();
-        assert!(error.line == 3 && error.what.contains("1h"), "{}", error.what);
+        assert!(error.line == Some(3) && error.what.contains("1h"), "{}", error.what);
     }
 
     #[test]
@@ -293,15 +294,21 @@ mod tests {
             ..ModelOptions::default()
         };
         assert_eq!(model, expected);
-        assert_eq!(parse(Path::new("j.toml"), "command = ['x']\nbatch-size = 'a'\n").unwrap_err().line, 2);
+        assert_eq!(
+            parse(Path::new("j.toml"), "command = ['x']\nbatch-size = 'a'\n").unwrap_err().line,
+            Some(2)
+        );
     }
 
     #[test]
     fn mistakes_are_named_with_their_line() {
         let error = parse(Path::new("j.toml"), "command = ['x']\ngpu_memory = '20G'\n").unwrap_err();
-        assert_eq!(error.line, 2);
+        assert_eq!(error.line, Some(2));
         assert!(error.what.contains("gpu_memory"), "{}", error.what);
-        assert_eq!(parse(Path::new("j.toml"), "command = ['x']\ngpus = -1\n").unwrap_err().line, 2);
-        assert_eq!(parse(Path::new("j.toml"), "command = ['x']\n\ngpu-memory = '20'\n").unwrap_err().line, 3);
+        assert_eq!(parse(Path::new("j.toml"), "command = ['x']\ngpus = -1\n").unwrap_err().line, Some(2));
+        assert_eq!(
+            parse(Path::new("j.toml"), "command = ['x']\n\ngpu-memory = '20'\n").unwrap_err().line,
+            Some(3)
+        );
     }
 }
