@@ -61,8 +61,7 @@ pub fn duration(text: &str) -> Result<Millis, String> {
     if seconds < 0.001 {
         return Err(format!("'{text}' is too short: the shortest time is 1ms"));
     }
-    // Also what is no number.
-    if !(seconds <= 1e10) {
+    if seconds > 1e10 || seconds.is_nan() {
         return Err(format!("'{text}' is too long: the longest time is 115740d"));
     }
     Ok(Millis((seconds * 1000.0).round() as u64))

@@ -432,7 +432,7 @@ mod tests {
     fn of_a_supervisor_that_was_killed_the_last_that_it_told_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let clock = Clock::start(Millis::secs(100), 1);
-        let paces = Paces::start(dir.path().to_owned(), clock.clone()).unwrap();
+        let paces = Paces::start(dir.path().to_owned(), clock).unwrap();
         let job = JobId(1);
         paces.open(job, "1.1".into());
         for step in 1..=4 {
