@@ -425,6 +425,7 @@ impl State {
                 // With each further signal the cause comes again, and by then others may be together.
                 if self.attempt_of(*job, *attempt)?.ending().is_none() {
                     self.remember_company(*job, cause);
+                    self.relieve(cause, *job, false);
                 }
                 self.end(*job, cause.clone())?;
                 self.update(*job, |job| {
@@ -437,7 +438,10 @@ impl State {
             }
             Action::Suspend { job, attempt, cause } => {
                 self.suspending(*job, *attempt, cause.as_ref())?;
-                cause.iter().for_each(|cause| self.remember_company(*job, cause));
+                if let Some(cause) = cause {
+                    self.remember_company(*job, cause);
+                    self.relieve(cause, *job, true);
+                }
                 Ok(())
             }
             Action::Resume { job, attempt, gpus } => self.resuming(*job, *attempt, gpus),
