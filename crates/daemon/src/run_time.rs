@@ -65,8 +65,9 @@ impl Durations {
 
     /// At the start of the daemon: what running jobs counted before is no news.
     pub fn told_before(&mut self, state: &State) {
-        let counts = state.active_jobs().filter_map(|job| Some((job.spec.id, job.counted_run()?)));
-        self.told.extend(counts);
+        for job in state.active_jobs() {
+            self.heard.is_news(job);
+        }
     }
 
     /// What is expected of a job. `None`: nothing is known.
