@@ -357,12 +357,22 @@ fn observed(attempt: &Attempt) -> Observed {
     // One that has saved its work to be moved also ends with code 0, and may have been about to take more.
     let completed = attempt.verdict == Reason::Completed
         && attempt.exit.as_ref().is_some_and(|e| e.status == ExitStatus::Code(0));
+    // carma ended it, and not for its memory.
+    let is_other_cause = matches!(
+        attempt.verdict,
+        Reason::Evicted { .. }
+            | Reason::MadeRoom { .. }
+            | Reason::RequeuedByUser { .. }
+            | Reason::Cancelled { .. }
+            | Reason::TimeLimit { .. }
+    );
     Observed {
         peak: attempt.peak,
         active_ms: attempt.seen.map_or(0, |seen| seen.active.0),
         still_ms: attempt.seen.map_or(0, |seen| seen.still.0),
         unseen_ms: attempt.seen.map_or(0, |seen| seen.unseen.0),
         completed,
+        settled: is_other_cause && attempt.seen.is_some_and(|seen| seen.settled),
         out_of_memory_at: cut_off.filter(|m| !m.is_zero()),
         cap: attempt.placement.cap,
     }
@@ -411,7 +421,7 @@ mod tests {
     use crate::gist::{MOST_REASONS, MOST_TEXT, from_view};
     use carma_core::model::{Exit, Floor, SeenMemory};
     use carma_core::reading::GpuKind;
-    use carma_core::units::Millis;
+    use carma_core::units::{Fraction, Millis};
 
     fn gpu(name: &str, kind: GpuKind) -> GpuInfo {
         GpuInfo {
@@ -443,6 +453,7 @@ mod tests {
                 still: Millis::secs(25),
                 growing: false,
                 unseen: Millis::ZERO,
+                settled: false,
             }),
             verdict,
             ..crate::view::tests::attempt(Some(Millis::ZERO), Millis::secs(30))
@@ -616,6 +627,27 @@ mod tests {
         let mut saved = attempt(4000, Reason::RequeuedByUser { by: "a".into() });
         saved.exit = Some(Exit::of(ExitStatus::Code(0)));
         assert!(!observed(&saved).completed && observed(&attempt(4000, Reason::Completed)).completed);
+    }
+
+    #[test]
+    fn a_job_that_was_evicted_when_it_stood_still_does_not_come_back_for_the_whole_gpu() {
+        let evicted = || {
+            let (slowdown, limit) = (Fraction(75_400), Fraction(27_800));
+            Reason::Evicted { job: JobId(3), slowdown, limit, apart: Vec::new() }
+        };
+        let upper_after = |verdict: Reason, settled: bool| {
+            let (mut memory, a100) = (memory(), gpu("A100", GpuKind::Whole));
+            let job = request("t.py");
+            let mut ended = attempt(8000, verdict);
+            ended.exit = Some(Exit::of(ExitStatus::Signal(15)));
+            ended.seen = ended.seen.map(|seen| SeenMemory { settled, ..seen });
+            learn(&mut memory, &job, &ended, &[&a100]);
+            expect(&memory, &job, 7, &[&a100]).map(|expected| expected.computed.upper)
+        };
+        assert_eq!(upper_after(evicted(), true), Some(MiB(12_000)));
+        // It had not come to its steps, or ended by itself.
+        assert_eq!(upper_after(evicted(), false), Some(MiB::gib(40)));
+        assert_eq!(upper_after(Reason::ExitUnknown, true), Some(MiB::gib(40)));
     }
 
     #[test]

@@ -61,6 +61,11 @@ pub fn is_elastic(task: &ModelTask) -> bool {
 const BEYOND_CUT_OFF: f64 = 0.10;
 const BEYOND_CUT_OFF_LEAST: MiB = MiB(256);
 
+/// What goes on top of the memory with which a run stood still while it made steps: as much as a job gets while another of its
+/// command is at work whose memory has settled (docs/policies.md).
+const BEYOND_SETTLED: f64 = 0.50;
+const BEYOND_SETTLED_LEAST: MiB = MiB(1024);
+
 /// Below this share of a GPU a lower bound alone says nothing: a job of which nothing is known is never given less.
 const TELLING: f64 = 1.0 / 8.0;
 
@@ -91,7 +96,10 @@ pub fn answer(history: &History, question: &Question<'_>, settings: &Settings) -
                 (Some(mib), _) => declared(mib),
                 (None, Some(had)) if had > times(question.gpu_mib, TELLING) => {
                     elastic = true;
-                    cut_off(had, question.gpu_mib)
+                    match history.settled(&ask).filter(|settled| *settled >= had) {
+                        Some(settled) => stood_still(settled, question.gpu_mib),
+                        None => cut_off(had, question.gpu_mib),
+                    }
                 }
                 (None, _) => return None,
             }
@@ -102,18 +110,32 @@ pub fn answer(history: &History, question: &Question<'_>, settings: &Settings) -
 
 /// Only runs that were cut off are known: how much more it takes is unknown.
 fn cut_off(had: MiB, gpu: MiB) -> Estimate {
+    let reason = format!(
+        "a run of it that had {had} was cut off and none reached its peak, so it may take the whole GPU"
+    );
+    by_cut_off(had, gpu.max(had), reason)
+}
+
+/// A run that was cut off made steps, and its memory stood still.
+fn stood_still(settled: MiB, gpu: MiB) -> Estimate {
+    let beyond = settled + times(settled, BEYOND_SETTLED).max(BEYOND_SETTLED_LEAST);
+    let reason = format!(
+        "a run of it made its steps with {settled} when it was cut off and none reached its peak: half more, should it take more later"
+    );
+    by_cut_off(settled, beyond.min(gpu).max(settled), reason)
+}
+
+fn by_cut_off(had: MiB, upper: MiB, reason: String) -> Estimate {
     Estimate {
         need_mib: had,
         use_mib: had,
-        upper_mib: gpu.max(had),
+        upper_mib: upper,
         tier: Tier::Scaled,
         source: "history".to_owned(),
         family: "unknown".to_owned(),
         parts: None,
         elastic: true,
-        reasons: vec![format!(
-            "a run of it that had {had} was cut off and none reached its peak, so it may take the whole GPU"
-        )],
+        reasons: vec![reason],
     }
 }
 
@@ -307,6 +329,32 @@ mod tests {
         // A larger batch takes no less; a smaller one may.
         assert!(ask(&history, "t.py --bs 16", &[summary(8000)], None).unwrap().upper_mib >= MiB(22_000));
         assert_eq!(ask(&history, "t.py --bs 4", &[summary(2000)], None).unwrap().upper_mib, MiB(3100));
+    }
+
+    #[test]
+    fn a_run_that_was_cut_off_when_it_stood_still_does_not_ask_for_the_whole_gpu() {
+        let mut history = History::default();
+        let upper = |history: &History| ask(history, "t.py --bs 8", &[], None).map(|e| e.upper_mib);
+        learn(&mut history, "t.py --bs 8", Outcome::AtLeast(MiB(30_000)), &[]);
+        learn(&mut history, "t.py --bs 8", Outcome::Settled(MiB(38_000)), &[]);
+        let alone = ask(&history, "t.py --bs 8", &[], None).unwrap();
+        assert_eq!((alone.use_mib, alone.upper_mib, alone.elastic), (MiB(38_000), MiB(57_000), true));
+        assert!(alone.reasons[0].contains("made its steps with 37.1 GiB"), "{:?}", alone.reasons);
+        // What was cut off below that says nothing new, another batch is another task, and no GPU has more than all.
+        learn(&mut history, "t.py --bs 8", Outcome::AtLeast(MiB(20_000)), &[]);
+        assert_eq!(upper(&history), Some(MiB(57_000)));
+        assert_eq!(ask(&history, "t.py --bs 16", &[], None).unwrap().upper_mib, MiB(141_000));
+        learn(&mut history, "t.py --bs 8", Outcome::Settled(MiB(120_000)), &[]);
+        assert_eq!(upper(&history), Some(MiB(141_000)));
+        // One that had as much and wanted more is no smaller for it.
+        learn(&mut history, "u.py", Outcome::Settled(MiB(38_000)), &[]);
+        learn(&mut history, "u.py", Outcome::AtLeast(MiB(38_000)), &[]);
+        assert_eq!(ask(&history, "u.py", &[], None).unwrap().upper_mib, MiB(141_000));
+        learn(&mut history, "u.py", Outcome::Settled(MiB(37_000)), &[]);
+        assert_eq!(ask(&history, "u.py", &[], None).unwrap().upper_mib, MiB(141_000));
+        // A peak is worth more.
+        learn(&mut history, "t.py --bs 8", Outcome::Peak(MiB(121_000)), &[]);
+        assert_eq!(upper(&history), Some(MiB(132_000)));
     }
 
     #[test]

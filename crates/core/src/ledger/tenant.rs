@@ -212,6 +212,23 @@ pub struct SeenMemory {
     /// The longest time without a look: the daemon was down, or its disk full.
     #[serde(default, skip_serializing_if = "Millis::is_zero")]
     pub unseen: Millis,
+    /// Whether it stood still when it was looked at last, and had reason to: the job made steps, or had surely started up.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub settled: bool,
+}
+
+impl SeenMemory {
+    /// As it was seen on two of its GPUs.
+    #[must_use]
+    pub fn with(self, other: Self) -> Self {
+        Self {
+            active: self.active.max(other.active),
+            still: self.still.min(other.still),
+            growing: self.growing || other.growing,
+            unseen: self.unseen.max(other.unseen),
+            settled: self.settled && other.settled,
+        }
+    }
 }
 
 impl Tenant {
@@ -318,7 +335,11 @@ impl Tenant {
         let active = now.since(self.active_since?);
         let still = now.since(self.growth.at?);
         let unseen = self.growth.unseen_until(now);
-        Some(SeenMemory { active, still, growing: self.growth.is_growing(), unseen })
+        let growing = self.growth.is_growing();
+        // Since the last look it may have risen.
+        let looked = self.growth.looked.unwrap_or(now);
+        let settled = !growing && self.is_representative(looked) && !self.is_rising(looked);
+        Some(SeenMemory { active, still, growing, unseen, settled })
     }
 
     /// Until when no other job is admitted because it took more than was reserved for it.
@@ -330,6 +351,67 @@ impl Tenant {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn tenant() -> Tenant {
+        Tenant {
+            job: JobId(1),
+            reservation: Reservation::Whole,
+            forecast: None,
+            exclusive: false,
+            limit: None,
+            starts_up: Millis::ZERO,
+            observed: None,
+            peak: None,
+            placed: Millis::ZERO,
+            active_since: None,
+            stepped: None,
+            settled: false,
+            shared: false,
+            alone: None,
+            pace: None,
+            needs: None,
+            assured: MiB::ZERO,
+            untouched: None,
+            growth: Growth::default(),
+        }
+    }
+
+    #[test]
+    fn memory_that_stood_still_at_the_last_look_had_settled() {
+        let settled = |stepped: Option<u64>, risen: u64, looked: u64| {
+            let growth = Growth {
+                at: Some(Millis::secs(risen)),
+                looked: Some(Millis::secs(looked)),
+                ..Growth::default()
+            };
+            let tenant = Tenant {
+                active_since: Some(Millis::secs(5)),
+                stepped: stepped.map(Millis::secs),
+                growth,
+                ..tenant()
+            };
+            tenant.seen(Millis::secs(100)).unwrap().settled
+        };
+        assert!(settled(Some(10), 11, 16));
+        // It rose a moment before, made no step, or was not looked at since.
+        assert!(!settled(Some(10), 12, 16) && !settled(None, 6, 99) && !settled(Some(10), 11, 15));
+    }
+
+    #[test]
+    fn on_several_gpus_it_had_settled_on_all() {
+        let seen = |still, settled| SeenMemory {
+            active: Millis::secs(still),
+            still: Millis::secs(still),
+            growing: false,
+            unseen: Millis::ZERO,
+            settled,
+        };
+        assert_eq!(
+            seen(9, true).with(seen(7, true)),
+            SeenMemory { active: Millis::secs(9), ..seen(7, true) }
+        );
+        assert!(!seen(9, true).with(seen(7, false)).settled);
+    }
 
     #[test]
     fn the_longest_time_without_a_look_is_known_up_to_the_end() {

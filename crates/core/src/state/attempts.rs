@@ -236,12 +236,7 @@ impl State {
             self.starts.add(command, took);
         }
         let alone = left.iter().filter_map(|t| t.alone).reduce(Alone::with);
-        let seen = left.iter().filter_map(|t| t.seen(now)).reduce(|a, b| SeenMemory {
-            active: a.active.max(b.active),
-            still: a.still.min(b.still),
-            growing: a.growing || b.growing,
-            unseen: a.unseen.max(b.unseen),
-        });
+        let seen = left.iter().filter_map(|t| t.seen(now)).reduce(SeenMemory::with);
         self.regrouped(&gone);
         self.predict_paces(&gone);
         if !matches!(verdict, Reason::Judging) {

@@ -321,6 +321,7 @@ impl History {
                 }
                 _ => anchor.was_cut_off(mib),
             },
+            Outcome::Settled(MiB(mib)) => anchor.stood_still(mib),
             Outcome::Ignored => {}
         }
         self.by_use.insert((self.updates, key));
@@ -387,6 +388,13 @@ impl History {
     #[must_use]
     pub fn own_at_least(&self, ask: &Ask<'_>) -> Option<MiB> {
         self.programs.get(&ask.signature.program)?.at_least(&self.wanted(ask, None), true).map(MiB)
+    }
+
+    /// With what runs of the very command there made their steps before they were ended for another cause, where none that
+    /// was cut off had as much.
+    #[must_use]
+    pub fn settled(&self, ask: &Ask<'_>) -> Option<MiB> {
+        self.programs.get(&ask.signature.program)?.settled(&self.wanted(ask, None)).map(MiB)
     }
 
     fn wanted<'a>(&self, ask: &Ask<'a>, sim: Option<&'a Sim>) -> Wanted<'a> {

@@ -45,6 +45,9 @@ pub struct Anchor {
     /// by a cap, or by being ended. Never lowered, and never taken for a peak.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at_least_mib: Option<u64>,
+    /// The most with which a run made steps and stood still when it was ended, where none that was cut off otherwise had as much.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub settled_mib: Option<u64>,
     /// The smallest hard limit with which a run reached its end, or had come to its peak. Kept while it is above `at_least_mib`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enough_mib: Option<u64>,
@@ -67,6 +70,15 @@ impl Anchor {
     pub(super) fn was_cut_off(&mut self, had_mib: u64) {
         self.at_least_mib = self.at_least_mib.max(Some(had_mib));
         self.enough_mib = self.enough_mib.filter(|enough| Some(*enough) > self.at_least_mib);
+        self.settled_mib = self.settled_mib.filter(|settled| *settled > had_mib);
+    }
+
+    /// A run that stood still with this much was ended.
+    pub(super) fn stood_still(&mut self, had_mib: u64) {
+        let settled =
+            self.settled_mib.max(Some(had_mib)).filter(|settled| Some(*settled) >= self.at_least_mib);
+        self.was_cut_off(had_mib);
+        self.settled_mib = settled;
     }
 
     /// The limit to give it where its peaks are no measure: a run was out of memory with more than any that ended was seen to take, since the
@@ -182,6 +194,7 @@ impl Program {
                     max_mib: None,
                     min_mib: None,
                     at_least_mib: None,
+                    settled_mib: None,
                     enough_mib: None,
                     growing: false,
                     used: now,
@@ -341,6 +354,14 @@ impl Program {
     /// Whether a run of the present edition, one of these, has shown its peak: what older ones did says no more then.
     fn is_seen(&self, wanted: &Wanted<'_>, is_one: impl Fn(&Anchor) -> bool) -> bool {
         self.anchors.iter().any(|a| a.content == wanted.content && a.max_mib.is_some() && is_one(a))
+    }
+
+    /// With what runs of this very command there made their steps, MiB, where no run shows that it takes more.
+    pub(super) fn settled(&self, wanted: &Wanted<'_>) -> Option<u64> {
+        if wanted.unread {
+            return None;
+        }
+        self.anchors.iter().find(|a| a.is(wanted.content, wanted.batch, wanted.place))?.settled_mib
     }
 
     /// What it takes at the very least, MiB with the context: cut-off runs with this batch size or a

@@ -15,6 +15,8 @@ pub struct Observed {
     pub unseen_ms: u64,
     /// Whether its command returned 0.
     pub completed: bool,
+    /// Whether it was ended for another cause than its memory, which stood still while it worked.
+    pub settled: bool,
     /// It ran out of memory by its own doing when it had this much at its disposal.
     pub out_of_memory_at: Option<MiB>,
     /// Its hard cap.
@@ -28,6 +30,8 @@ pub enum Outcome {
     Peak(MiB),
     /// It takes at least this much: it was cut off before its peak.
     AtLeast(MiB),
+    /// The same, but this much was enough for its steps: it may take more only later, as in an evaluation.
+    Settled(MiB),
     /// Nothing: it was not seen, or it was gone before it began.
     Ignored,
 }
@@ -60,7 +64,11 @@ impl Observed {
         let settled = self.active_ms >= SETTLED_MS && self.still_ms >= STILL_MS;
         // What was not looked at for most of its time may have taken more then.
         let seen = self.unseen_ms <= self.active_ms / 2;
-        if seen && (self.completed || settled) { Outcome::Peak(peak) } else { Outcome::AtLeast(peak) }
+        match seen {
+            true if self.completed || settled => Outcome::Peak(peak),
+            true if self.settled => Outcome::Settled(peak),
+            _ => Outcome::AtLeast(peak),
+        }
     }
 }
 
@@ -82,6 +90,11 @@ mod tests {
         let late = Observed { active_ms: 90_000, still_ms: 80_000, ..ended };
         assert_eq!(late.outcome(), Outcome::Peak(MiB(4000)));
         assert_eq!(Observed { still_ms: 1_000, ..late }.outcome(), Outcome::AtLeast(MiB(4000)));
+        // Ended for its neighbours' sake when it made steps: not where most of its time was not looked at, nor at its cap.
+        let stood = Observed { settled: true, ..ended };
+        assert_eq!(stood.outcome(), Outcome::Settled(MiB(4000)));
+        assert_eq!(Observed { unseen_ms: 3_000, ..stood }.outcome(), Outcome::AtLeast(MiB(4000)));
+        assert_eq!(Observed { cap: Some(MiB(4040)), ..stood }.outcome(), Outcome::AtLeast(MiB(4000)));
         // At its cap, below it, and out of memory.
         assert_eq!(Observed { cap: Some(MiB(4040)), ..done }.outcome(), Outcome::AtLeast(MiB(4000)));
         assert_eq!(Observed { cap: Some(MiB(4080)), ..done }.outcome(), Outcome::Peak(MiB(4000)));
