@@ -4,6 +4,7 @@
 
 use super::outcome::is_suspected;
 use super::peaks::Peak;
+use super::starts::Start;
 use super::{Applied, State};
 use crate::explain::Reason;
 use crate::input::Rejected;
@@ -79,7 +80,7 @@ impl State {
     pub(super) fn stepped(&mut self, id: JobId, attempt: u32, ago: Millis) -> Result<(), Rejected> {
         let now = self.now;
         let job = self.attempt_of(id, attempt)?;
-        let command = job.spec.command_key;
+        let (command, user) = (job.spec.command_key, Some(job.spec.user.uid));
         let gpus = job.placement().map(|p| p.gpus.clone()).unwrap_or_default();
         // One that was suspended may have been so before it worked.
         let counts = matches!(&job.phase, Phase::Running { halt, .. } if halt.until(now) == Millis::ZERO);
@@ -94,7 +95,7 @@ impl State {
             })?;
         }
         if let Some(took) = took.filter(|_| counts) {
-            self.starts.add(command, took);
+            self.starts.add(Start { command, took, user });
         }
         Ok(())
     }
@@ -196,6 +197,7 @@ impl State {
         let now = self.now;
         let Some(job) = self.jobs.get(&id) else { return };
         let (command, program) = (job.spec.command_key, job.spec.program_key);
+        let user = Some(job.spec.user.uid);
         let (placement, started, halt) = match &job.phase {
             Phase::Running { placement, started, halt, .. } => {
                 (placement.clone(), Some(*started), halt.clone())
@@ -233,7 +235,7 @@ impl State {
         let began = left.iter().filter_map(|t| Some(t.stepped.or(t.active_since)?.since(t.placed))).max();
         // One that was suspended may have been so before it worked.
         if let (Some(took), Reason::Completed, Millis::ZERO) = (began, &verdict, suspended) {
-            self.starts.add(command, took);
+            self.starts.add(Start { command, took, user });
         }
         let alone = left.iter().filter_map(|t| t.alone).reduce(Alone::with);
         let seen = left.iter().filter_map(|t| t.seen(now)).reduce(SeenMemory::with);

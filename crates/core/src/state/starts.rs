@@ -9,18 +9,52 @@ use crate::ledger::Tenant;
 use crate::model::Job;
 use crate::units::{Fraction, Millis};
 use serde::{Deserialize, Serialize};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-/// The latest commands that ran, each with the time from its placement to its first step, as it was seen last; where no steps are
-/// seen, to its first memory on a GPU, which counts once it is over.
+/// The latest commands that ran, of no user so many that another's are forgotten for them.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(from = "VecDeque<(u64, Millis)>", into = "VecDeque<(u64, Millis)>")]
+#[serde(from = "VecDeque<Start>", into = "VecDeque<Start>")]
 pub(super) struct Starts {
-    of: VecDeque<(u64, Millis)>,
+    of: VecDeque<Start>,
     /// What is expected of a command that has not run; `None`: too few have.
     usual: Option<Millis>,
     /// The longest of them.
     longest: Millis,
+}
+
+/// How one command started up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "Row", into = "Row")]
+pub(super) struct Start {
+    pub(super) command: u64,
+    /// From its placement to its first step, as it was seen last; where no steps are seen, to its first memory on a GPU, which counts
+    /// once it is over.
+    pub(super) took: Millis,
+    /// Whose it is; `None`: a journal of carma before 1 December 2026 did not say.
+    pub(super) user: Option<u32>,
+}
+
+/// As it is stored.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Row {
+    Of(u64, Millis, u32),
+    OfUnknown(u64, Millis),
+}
+
+impl From<Row> for Start {
+    fn from(row: Row) -> Self {
+        match row {
+            Row::Of(command, took, user) => Self { command, took, user: Some(user) },
+            Row::OfUnknown(command, took) => Self { command, took, user: None },
+        }
+    }
+}
+
+impl From<Start> for Row {
+    fn from(Start { command, took, user }: Start) -> Self {
+        user.map_or(Self::OfUnknown(command, took), |user| Self::Of(command, took, user))
+    }
 }
 
 /// Commands that are remembered.
@@ -52,9 +86,9 @@ impl Startup {
     }
 }
 
-impl From<VecDeque<(u64, Millis)>> for Starts {
-    fn from(of: VecDeque<(u64, Millis)>) -> Self {
-        let mut took: Vec<Millis> = of.iter().map(|(_, took)| *took).collect();
+impl From<VecDeque<Start>> for Starts {
+    fn from(of: VecDeque<Start>) -> Self {
+        let mut took: Vec<Millis> = of.iter().map(|start| start.took).collect();
         took.sort_unstable();
         // A quarter of the commands is faster: taken to be longer than it is, a start-up would bring too many together.
         let usual = took.get(took.len() / 4).copied().filter(|_| took.len() >= LEAST);
@@ -62,7 +96,7 @@ impl From<VecDeque<(u64, Millis)>> for Starts {
     }
 }
 
-impl From<Starts> for VecDeque<(u64, Millis)> {
+impl From<Starts> for VecDeque<Start> {
     fn from(starts: Starts) -> Self {
         starts.of
     }
@@ -73,12 +107,12 @@ impl Starts {
         self.of.is_empty()
     }
 
-    pub(super) fn add(&mut self, command: u64, took: Millis) {
+    pub(super) fn add(&mut self, start: Start) {
         let mut of = std::mem::take(&mut self.of);
-        of.retain(|(known, _)| *known != command);
-        of.push_back((command, took));
+        of.retain(|known| known.command != start.command);
+        of.push_back(start);
         if of.len() > MOST {
-            of.pop_front();
+            forget_one(&mut of, start.user);
         }
         *self = of.into();
     }
@@ -90,7 +124,7 @@ impl Starts {
 
     /// How long a command started up when it ran.
     pub(super) fn known(&self, command: u64) -> Option<Millis> {
-        self.of.iter().find(|(known, _)| *known == command).map(|(_, took)| *took)
+        self.of.iter().find(|known| known.command == command).map(|known| known.took)
     }
 
     /// How a command starts up that runs for so long in all.
@@ -106,6 +140,16 @@ impl Starts {
         }
         let share = parts.min(MOST_PARTS) * u64::from(Fraction::ONE.0) / PARTS;
         Startup { share: Fraction(u32::try_from(share).unwrap_or(0)), takes: takes.min(Millis(run.0 / 2)) }
+    }
+}
+
+/// Forgets the oldest of the user who has the most, so that a sweep of one does not speak for all; of users who have as many, `by`.
+fn forget_one(of: &mut VecDeque<Start>, by: Option<u32>) {
+    let mut counts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
+    of.iter().for_each(|start| *counts.entry(start.user).or_default() += 1);
+    let most = counts.into_iter().max_by_key(|(user, count)| (*count, *user == by)).map(|(user, _)| user);
+    if let Some(oldest) = of.iter().position(|start| Some(start.user) == most) {
+        of.remove(oldest);
     }
 }
 
@@ -132,8 +176,12 @@ mod tests {
 
     fn of(took: &[(u64, u64)]) -> Starts {
         let mut starts = Starts::default();
-        took.iter().for_each(|(command, took)| starts.add(*command, Millis::secs(*took)));
+        took.iter().for_each(|(command, took)| starts.add(start(*command, *took, 1)));
         starts
+    }
+
+    fn start(command: u64, took: u64, user: u32) -> Start {
+        Start { command, took: Millis::secs(took), user: Some(user) }
     }
 
     #[test]
@@ -141,8 +189,37 @@ mod tests {
         let mut starts = of(&[(1, 10), (2, 20), (1, 30)]);
         assert_eq!(starts.expected(1), Some(Millis::secs(30)));
         assert_eq!(starts.expected(3), None);
-        (100..200).for_each(|command| starts.add(command, Millis::secs(7)));
+        (100..200).for_each(|command| starts.add(start(command, 7, 1)));
         assert_eq!((starts.of.len(), starts.longest), (MOST, Millis::secs(7)));
+    }
+
+    #[test]
+    fn a_sweep_of_one_user_does_not_push_out_what_others_commands_took() {
+        let mut starts = Starts::default();
+        (0..20).for_each(|command| starts.add(start(command, 10, 1)));
+        (100..200).for_each(|command| starts.add(start(command, 3600, 2)));
+        assert_eq!(
+            (starts.of.len(), starts.known(0), starts.known(155)),
+            (MOST, Some(Millis::secs(10)), None)
+        );
+        assert_eq!(
+            (starts.known(156), starts.expected(9999)),
+            (Some(Millis::secs(3600)), Some(Millis::secs(10)))
+        );
+        // Of two with as many the oldest goes of the one who brings another: 22 of one, 21 of the others.
+        let mut starts = Starts::default();
+        (0..64).for_each(|command| starts.add(start(command, 10, (command % 3) as u32)));
+        starts.add(start(100, 10, 1));
+        assert_eq!([0, 1, 2].map(|command| starts.known(command).is_some()), [true, false, true]);
+    }
+
+    #[test]
+    fn rows_of_earlier_journals_are_read() {
+        let written = "[[1,10000],[2,20000,1000]]";
+        let starts: Starts = serde_json::from_str(written).expect("as written");
+        let users: Vec<Option<u32>> = starts.of.iter().map(|start| start.user).collect();
+        assert_eq!(users, [None, Some(1000)]);
+        assert_eq!(serde_json::to_string(&starts).expect("numbers"), written);
     }
 
     #[test]
