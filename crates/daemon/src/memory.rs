@@ -633,7 +633,7 @@ mod tests {
     fn a_job_that_was_evicted_when_it_stood_still_does_not_come_back_for_the_whole_gpu() {
         let evicted = || {
             let (slowdown, limit) = (Fraction(75_400), Fraction(27_800));
-            Reason::Evicted { job: JobId(3), slowdown, limit, apart: Vec::new() }
+            Reason::Evicted { job: JobId(3), slowdown, limit, apart: Vec::new(), together: None }
         };
         let upper_after = |verdict: Reason, settled: bool| {
             let (mut memory, a100) = (memory(), gpu("A100", GpuKind::Whole));

@@ -41,7 +41,7 @@ impl Reason {
             | Self::ExitUnknown
             | Self::Cancelled { by: _ }
             | Self::RequeuedByUser { by: _ }
-            | Self::Evicted { job: _, slowdown: _, limit: _, apart: _ }
+            | Self::Evicted { job: _, slowdown: _, limit: _, apart: _, together: _ }
             | Self::GrowthGuard {
                 filling: Filling { gpu: _, memory: _, free: _, left: _, held: _, exceeded: _ },
                 next: _,

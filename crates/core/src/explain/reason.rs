@@ -102,6 +102,9 @@ pub enum Aside {
         /// It is the policy's, for every job, and no user's.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         by_policy: bool,
+        /// What the jobs on its GPU did together, in speeds alone, where that is the cause: less than one of them alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        together: Option<Fraction>,
     },
     /// It makes room for a job that waits.
     Room {
@@ -273,6 +276,9 @@ pub enum Reason {
         limit: Fraction,
         /// Jobs that it is not placed beside again.
         apart: Vec<JobId>,
+        /// What the jobs on its GPU did together, in speeds alone, where that is the cause: less than one of them alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        together: Option<Fraction>,
     },
     /// Its GPU was about to run full, and it was the last to come of those that grew. Back to the queue without charge.
     GrowthGuard {

@@ -216,7 +216,7 @@ pub enum Refusal {
         /// What the policy asks for.
         least: Fraction,
     },
-    /// Jobs of the same commands were together before, and one of them was measured below the floor.
+    /// Jobs of the same commands were together before, and one of them was measured below the floor, or all of them did less than one alone.
     Bad,
     /// Kept for a job that would have started by now without sharing.
     Held {
@@ -427,9 +427,9 @@ impl fmt::Display for Refusal {
                 let gained = Below(*gain, *least);
                 write!(f, "all there would get {gained} more done together, and the policy asks for {least}")
             }
-            Self::Bad => {
-                f.write_str("jobs of these commands were together before, and one was slowed down too much")
-            }
+            Self::Bad => f.write_str(
+                "jobs of these commands were together before, and slowed each other down too much",
+            ),
             Self::Held { job } => write!(f, "kept for job {job}, whose turn it is"),
             Self::Uncontrolled => f.write_str(
                 "the job limits its slowdown or latency, and processes that are not ours are on it",

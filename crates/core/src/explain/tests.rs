@@ -113,14 +113,20 @@ fn all() -> Vec<Reason> {
         Reason::ExitUnknown,
         Reason::Cancelled { by: "bob".into() },
         Reason::RequeuedByUser { by: "bob".into() },
-        Reason::Evicted { job, slowdown: Fraction(1), limit: Fraction(1), apart: vec![job] },
+        Reason::Evicted { job, slowdown: Fraction(1), limit: Fraction(1), apart: vec![job], together: None },
         Reason::GrowthGuard {
             filling: Filling { gpu: 1, memory: m, free: m, left: m, held: m, exceeded: Some(m) },
             next: Some(Floor::Memory(m)),
         },
         Reason::MadeRoom { job },
         Reason::SetAside {
-            cause: Aside::Evicted { job, slowdown: Fraction(1), limit: Fraction(1), by_policy: false },
+            cause: Aside::Evicted {
+                job,
+                slowdown: Fraction(1),
+                limit: Fraction(1),
+                by_policy: false,
+                together: None,
+            },
             waits: Some(Box::new(Reason::NotResumed { why: text(), until: Millis(1) })),
         },
         Reason::SetAside { cause: Aside::Room { job }, waits: None },

@@ -148,8 +148,16 @@ pub(super) fn ending(why: &str) -> String {
 }
 
 /// Of a job that was slowed down by too much: by the limit that was asked for, or by the policy's, of which its user need not know.
-fn slowed_down(job: JobId, slowdown: Fraction, limit: Fraction, by_policy: bool) -> String {
-    if by_policy {
+fn slowed_down(
+    job: JobId,
+    slowdown: Fraction,
+    limit: Fraction,
+    by_policy: bool,
+    together: Option<Fraction>,
+) -> String {
+    if let Some(together) = together {
+        format!("it and its neighbours, job {job} among them, did {together} together of what one does alone")
+    } else if by_policy {
         format!(
             "job {job} was slowed down by {slowdown}, and the policy lets no job be slowed down by more than {limit}"
         )
@@ -162,8 +170,8 @@ fn slowed_down(job: JobId, slowdown: Fraction, limit: Fraction, by_policy: bool)
 pub(super) fn set_aside(cause: &Aside, waits: Option<String>) -> String {
     let why = match cause {
         Aside::GrowthGuard(filling) => format!("growth guard: {filling}"),
-        Aside::Evicted { job, slowdown, limit, by_policy } => {
-            slowed_down(*job, *slowdown, *limit, *by_policy)
+        Aside::Evicted { job, slowdown, limit, by_policy, together } => {
+            slowed_down(*job, *slowdown, *limit, *by_policy, *together)
         }
         Aside::Room { job } => format!("it makes room for job {job}"),
         Aside::Spread => "it moves to an idle GPU".to_owned(),
@@ -329,8 +337,8 @@ impl fmt::Display for Reason {
             Self::Cancelled { by } => write!(f, "cancelled by {by}"),
             Self::RequeuedByUser { by } => write!(f, "put back into the queue by {by}"),
             // By a limit of the policy's no jobs are kept apart, but their commands.
-            Self::Evicted { job, slowdown, limit, apart } => {
-                let why = slowed_down(*job, *slowdown, *limit, apart.is_empty());
+            Self::Evicted { job, slowdown, limit, apart, together } => {
+                let why = slowed_down(*job, *slowdown, *limit, apart.is_empty(), *together);
                 write!(f, "evicted: {why}; requeued without charge")
             }
             Self::GrowthGuard { filling, next } => {

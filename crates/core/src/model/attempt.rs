@@ -70,6 +70,9 @@ pub enum EndCause {
         limit: Fraction,
         /// Jobs that it is not placed beside again.
         apart: Vec<JobId>,
+        /// What the jobs on its GPU did together, in speeds alone, where that is the cause: less than one of them alone.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        together: Option<Fraction>,
     },
     /// A GPU of it is about to run full, and of the jobs that grow there it came last.
     GrowthGuard(Filling),
@@ -119,7 +122,9 @@ impl EndCause {
             Self::Cancelled { by } => Reason::Cancelled { by },
             Self::TimeLimit(limit) => Reason::TimeLimit { limit },
             Self::Requeued { by } => Reason::RequeuedByUser { by },
-            Self::Evicted { job, slowdown, limit, apart } => Reason::Evicted { job, slowdown, limit, apart },
+            Self::Evicted { job, slowdown, limit, apart, together } => {
+                Reason::Evicted { job, slowdown, limit, apart, together }
+            }
             Self::GrowthGuard(filling) => Reason::GrowthGuard { filling, next: None },
             Self::Room { job } => Reason::MadeRoom { job },
             Self::Spread { .. } => Reason::SetAside { cause: Aside::Spread, waits: None },

@@ -5,11 +5,11 @@
 use super::Plan;
 use super::ending::{leaving_by, take_off};
 use crate::ledger::Tenant;
-use crate::model::{EndCause, GpuId, Job, JobId, Phase};
+use crate::model::{EndCause, GpuId, Job, JobId, Phase, SharingMode};
 use crate::progress::least_progress;
 use crate::slowdown::{limit, slowdown};
 use crate::state::State;
-use crate::units::Millis;
+use crate::units::{Fraction, Millis};
 use std::collections::BTreeSet;
 
 /// Evicts jobs whose placement slows another down beyond its limit, one on a GPU at a time: the progress of the others
@@ -60,10 +60,97 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
             None => Vec::new(),
         };
         let limit = promised.unwrap_or_else(|| slowdown(least));
-        let cause = EndCause::Evicted { job: id, slowdown: slowdown(measured.progress), limit, apart };
+        let slowdown = slowdown(measured.progress);
+        let cause = EndCause::Evicted { job: id, slowdown, limit, apart, together: None };
         touched.extend(placement.gpus.iter().chain(&evicted.gpus));
         plan.actions.extend(take_off(state, latest, cause));
     }
+    part(state, now, &touched, plan);
+}
+
+/// Time-sliced jobs that were measured to do less together than this, in speeds alone, are parted. At .95 jobs were parted on made-up traces
+/// that did better side by side (docs/research/tried.md).
+const LEAST_TOGETHER: Fraction = Fraction(9_200);
+
+/// Evicts the newest of time-sliced jobs that do less together than one of them alone would: one after the other they are done sooner.
+fn part(state: &State, now: Millis, touched: &BTreeSet<GpuId>, plan: &mut Plan) {
+    if state.options().policy.progress.is_none() {
+        return;
+    }
+    let leaves = leaving_by(plan);
+    for (id, gpu) in (0..).map(GpuId).zip(state.gpus()) {
+        if gpu.tenants.len() < 2 || touched.contains(&id) {
+            continue;
+        }
+        let jobs: Vec<&Job> = gpu.tenants.iter().filter_map(|tenant| state.job(tenant.job)).collect();
+        // What one on several GPUs does, it does on each; a limit of a job's own is looked after above.
+        let counts = |job: &&Job| {
+            job.ending().is_none()
+                && job.suspension().is_none()
+                && !leaves.contains(&job.spec.id)
+                && limit(state, job).is_none()
+                && job.placement().is_some_and(|placed| placed.gpus.len() == 1)
+        };
+        if jobs.len() != gpu.tenants.len()
+            || !jobs.iter().all(counts)
+            || state.sharing_among(&jobs) == SharingMode::Mps
+        {
+            continue;
+        }
+        let Some(together) = measured_together(state, now, &jobs).filter(|sum| *sum < LEAST_TOGETHER) else {
+            continue;
+        };
+        let Some(latest) = latest_of(state, &gpu.tenants.iter().collect::<Vec<_>>()) else { continue };
+        let others = jobs.iter().filter(|job| job.spec.id != latest.spec.id);
+        let longest = others.max_by_key(|job| (state.course(job).likely_left(), job.spec.id));
+        let Some((longest, measured)) = longest.and_then(|job| Some((*job, job.measured?))) else { continue };
+        if is_better_together(state, latest, longest, together)
+            || would_lose_more(state, latest, longest, together)
+        {
+            continue;
+        }
+        let cause = EndCause::Evicted {
+            job: longest.spec.id,
+            slowdown: slowdown(measured.progress),
+            limit: slowdown(LEAST_TOGETHER),
+            apart: Vec::new(),
+            together: Some(together),
+        };
+        plan.actions.extend(take_off(state, latest, cause));
+    }
+}
+
+/// What jobs on a GPU do together, in speeds alone: the more of the last two windows, since one may hold a checkpoint of a job's own. `None`:
+/// it is not measured of each of them, beside just these.
+fn measured_together(state: &State, now: Millis, jobs: &[&Job]) -> Option<Fraction> {
+    let window = state.options().slowdown_window;
+    let (last, before) = jobs.iter().try_fold((0_u32, 0_u32), |(last, before), job| {
+        let measured = job.measured.filter(|m| m.over >= window && now.since(m.at) <= window)?;
+        Some((last.saturating_add(measured.progress.0), before.saturating_add(measured.before?.0)))
+    })?;
+    Some(Fraction(last.max(before)))
+}
+
+/// Whether the newest is so much shorter than the longest of the others that the time until each is done is less in the mean if they go on
+/// side by side than if it waits for that one: of two as fast, n(4 / together - 2) < o.
+fn is_better_together(state: &State, latest: &Job, longest: &Job, together: Fraction) -> bool {
+    let left = |job: &Job| u128::from(state.course(job).likely_left().0);
+    let (one, sum) = (u128::from(Fraction::ONE.0), u128::from(together.0));
+    is_nearly_over(state, latest, longest) || left(latest) * (4 * one - 2 * sum) < left(longest) * sum
+}
+
+/// Whether the newest would do again more than the GPU loses while both are there.
+fn would_lose_more(state: &State, latest: &Job, longest: &Job, together: Fraction) -> bool {
+    let saves = latest.spec.request.save_grace.is_some() || state.may_set_aside(latest);
+    let one = u128::from(Fraction::ONE.0);
+    let lost = u128::from(both_there(state, latest, longest).0) * one.saturating_sub(u128::from(together.0));
+    !saves && u128::from(state.done(latest).0) * one > lost
+}
+
+/// How long two jobs are both there.
+fn both_there(state: &State, latest: &Job, other: &Job) -> Millis {
+    let ends = state.ends_in(other);
+    ends_in(state, latest).map_or(ends, |latest| latest.min(ends))
 }
 
 /// The tenants, itself among them, of the GPUs on which a job is held up by others. None: it is alone.
@@ -126,7 +213,5 @@ fn is_nearly_over(state: &State, latest: &Job, slow: &Job) -> bool {
 /// waits for less than is lost.
 fn loses_more_than_is_won(state: &State, latest: &Job, slow: &Job) -> bool {
     let saves = latest.spec.request.save_grace.is_some() || state.may_set_aside(latest);
-    let slow_ends = state.ends_in(slow);
-    let together = ends_in(state, latest).map_or(slow_ends, |ends| ends.min(slow_ends));
-    !saves && state.done(latest) > together
+    !saves && state.done(latest) > both_there(state, latest, slow)
 }

@@ -101,7 +101,7 @@ pub struct State {
     /// How long commands started up lately.
     #[serde(default, skip_serializing_if = "Starts::is_empty")]
     starts: Starts,
-    /// Companies in which a job was measured below the floor of the policy, with when that was.
+    /// Companies in which a job was measured below the floor of the policy, or that did less together than one job alone, with when that was.
     #[serde(default, skip_serializing_if = "Bad::is_empty")]
     bad: Bad,
     /// Companies in which the limit of a job was exceeded: they are not brought together again while it is not over.

@@ -32,10 +32,11 @@ fn wrong(job: &Job, hint: &'static str) -> Rejected {
 pub(crate) fn aside(cause: &EndCause) -> Option<Aside> {
     match cause {
         EndCause::GrowthGuard(filling) => Some(Aside::GrowthGuard(*filling)),
-        EndCause::Evicted { job, slowdown, limit, apart } => {
+        EndCause::Evicted { job, slowdown, limit, apart, together } => {
             // By a limit of the policy's no jobs are kept apart, but their commands.
             let by_policy = apart.is_empty();
-            Some(Aside::Evicted { job: *job, slowdown: *slowdown, limit: *limit, by_policy })
+            let (job, slowdown, limit, together) = (*job, *slowdown, *limit, *together);
+            Some(Aside::Evicted { job, slowdown, limit, by_policy, together })
         }
         EndCause::Room { job } => Some(Aside::Room { job: *job }),
         EndCause::Spread { .. } => Some(Aside::Spread),

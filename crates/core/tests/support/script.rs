@@ -102,7 +102,10 @@ fn why(cause: &EndCause) -> String {
         EndCause::Room { job } => format!("it makes room for job {job}"),
         EndCause::Spread { to } => format!("GPU {} is idle, and it moves there", to.0),
         EndCause::Stuck { why } => format!("it is stuck: {why}"),
-        EndCause::Evicted { job, slowdown, limit, apart } => {
+        EndCause::Evicted { job, together: Some(together), .. } => {
+            format!("with job {job} and others it does {together} together of what one does alone")
+        }
+        EndCause::Evicted { job, slowdown, limit, apart, together: None } => {
             let whose = if apart.is_empty() { "the policy's" } else { "its" };
             format!("job {job} is slowed down by {slowdown}, {whose} limit is {limit}")
         }
