@@ -205,8 +205,9 @@ fn ends_in(state: &State, latest: &Job) -> Option<Millis> {
 
 /// Whether a job that slows another down stays but briefly beside it.
 fn is_nearly_over(state: &State, latest: &Job, slow: &Job) -> bool {
+    let has_waited = latest.placement().is_some_and(|placement| placement.floor.is_some());
     latest.spec.id != slow.spec.id
-        && ends_in(state, latest).is_some_and(|ends| state.course(slow).outlasts(ends))
+        && ends_in(state, latest).is_some_and(|ends| state.course(slow).outlasts(ends, has_waited))
 }
 
 /// Whether a job would have to do more again than the time is for which it and another go on side by side: then that other one

@@ -41,9 +41,9 @@ impl Course {
     }
 
     /// Whether a job that stays so long beside this one is over so soon, in a fiftieth of what this one has left, that it may slow it down
-    /// as much as it does. What it costs over the whole run counts all the same.
-    pub(crate) fn outlasts(self, stays: Millis) -> bool {
-        stays.0 <= self.likely_left().0 / 50
+    /// as much as it does; in a quarter, where that one has waited for long. What it costs over the whole run counts all the same.
+    pub(crate) fn outlasts(self, stays: Millis, has_waited: bool) -> bool {
+        stays.0 <= self.likely_left().0 / if has_waited { 4 } else { 50 }
     }
 
     /// Start-up and work that are left, alone.

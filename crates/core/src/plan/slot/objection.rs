@@ -11,7 +11,7 @@ use crate::policy::{Order, Progress};
 use crate::progress::{Outlook, Pace, least_progress, slowdown};
 use crate::slowdown::{kept_apart, limit};
 use crate::state::{Course, Startup};
-use crate::units::Fraction;
+use crate::units::{Fraction, Millis};
 
 /// Why a job may not join a GPU, as far as progress goes.
 #[derive(Clone, Copy)]
@@ -161,7 +161,10 @@ impl Slot<'_> {
             if gain < least {
                 return Some(Objection::Gain { gain, least });
             }
-            if self.state.is_bad(&outlook.there, want.class) {
+            // One that has waited for long is let in again where it is brief.
+            let is_let_in = want.floor.is_some()
+                && beside.paces(outlook).all(|(neighbour, _)| is_brief(beside, neighbour, outlook, want));
+            if !is_let_in && self.state.is_bad(&outlook.there, want.class) {
                 return Some(Objection::Bad);
             }
         }
@@ -235,11 +238,10 @@ impl Slot<'_> {
         Some(Narrowed { percent, job, limit, upper: Some(upper), keeps })
     }
 
-    /// The floor with which a job joins, where it could not at the policy's.
+    /// The floor with which a job joins since it has waited for long, where it could not else.
     pub(in crate::plan) fn joins_at_lower_floor(&self, want: &Want) -> Option<Fraction> {
-        let rule = self.state.options().policy.progress?;
-        want.floor
-            .filter(|_| self.outlook(want).is_some_and(|outlook| below(rule, &outlook, want.start).is_some()))
+        let without = || self.objection(&Want { floor: None, ..*want });
+        want.floor.filter(|_| matches!(without(), Some(Objection::Floor { .. } | Objection::Bad)))
     }
 }
 
@@ -253,6 +255,17 @@ fn below(rule: Progress, outlook: &Outlook, start: Startup) -> Option<Fraction> 
 const LITTLE: Fraction = Fraction(Fraction::ONE.0 / 100);
 /// The same of one that does not keep the floor as it is: a newcomer of seconds beside one of hours.
 const NEXT_TO_NOTHING: Fraction = Fraction(Fraction::ONE.0 / 1000);
+
+/// How long a newcomer works beside these.
+fn stays(outlook: &Outlook, want: &Want) -> Millis {
+    want.takes_at_most().since(want.start.takes).at_speed(outlook.joins.expected)
+}
+
+/// Whether that is but a small part of what one that is there has left.
+fn is_brief(beside: &Beside<'_>, neighbour: &Neighbour, outlook: &Outlook, want: &Want) -> bool {
+    let course = beside.course(neighbour);
+    course.is_some_and(|course| course.outlasts(stays(outlook, want), want.floor.is_some()))
+}
 
 /// What a newcomer would do to the jobs that are there, if that is too much: at any time unless its stay is brief, or over a whole run. A
 /// job that is over before it works is not slowed down by it, and one that goes on when it is over only until then.
@@ -268,10 +281,10 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, want: &Want, rule: Progre
         let slow = asked.filter(|(_, pace, rule)| pace.expected < rule.whole_run());
         slow.filter(|(neighbour, ..)| !beside.is_over_before(neighbour, start))
     };
-    let stays = want.takes_at_most().since(start.takes).at_speed(outlook.joins.expected);
-    let is_brief =
-        |neighbour: &Neighbour| beside.course(neighbour).is_some_and(|course| course.outlasts(stays));
-    let below = there().filter(|(neighbour, pace, rule)| pace.expected < rule.dip() && !is_brief(neighbour));
+    let stays = stays(outlook, want);
+    let below = there().filter(|(neighbour, pace, rule)| {
+        pace.expected < rule.dip() && !is_brief(beside, neighbour, outlook, want)
+    });
     if let Some((neighbour, Pace { expected, .. }, rule)) = below.min_by_key(|(_, pace, _)| pace.expected) {
         return Some(Objection::Floor { job: neighbour.job, expected, floor: rule.dip() });
     }
