@@ -518,9 +518,8 @@ impl Slowdowns {
         for job in state.active_jobs() {
             let id = job.spec.id;
             let gpus = || job.placement().into_iter().flat_map(|placed| &placed.gpus);
-            let tenants: Option<Vec<_>> = gpus().map(|gpu| state.gpu(*gpu)?.tenant(id)).collect();
             let stepped: Option<Vec<Millis>> =
-                tenants.and_then(|tenants| tenants.iter().map(|tenant| tenant.stepped).collect());
+                gpus().map(|gpu| state.gpu(*gpu)?.tenant(id)?.stepped).collect();
             let steps = stepped.and_then(|at| at.into_iter().max()).map(|at| at + FIRST_STEPS);
             let is_at_steps = steps.is_some_and(|at| at <= now) && job.suspension().is_none();
             let key = placed(state, job).map(|gpu| (job.spec.command_key, gpu.to_owned()));

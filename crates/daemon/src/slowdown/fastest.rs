@@ -28,6 +28,8 @@ pub(super) struct Fastest {
 
 struct Stretch {
     since: Millis,
+    /// When it is looked at next.
+    due: Millis,
     /// The speeds in the two before.
     before: [Option<Rate>; 2],
 }
@@ -55,19 +57,20 @@ impl Fastest {
         (job, key, uid): (JobId, &Key, u32),
         rate: impl FnOnce(Millis) -> Option<Measured>,
     ) {
-        let stretch = self.stretches.entry(job).or_insert(Stretch { since: now, before: [None, None] });
-        let over = now.since(stretch.since);
-        if over < STRETCH {
+        let due = now + STRETCH;
+        let stretch = self.stretches.entry(job).or_insert(Stretch { since: now, due, before: [None, None] });
+        if now < stretch.due {
             return;
         }
+        stretch.due = due;
         let told = rate(stretch.since).filter(|rate| rate.advances >= ENOUGH && is_countable(rate));
-        if told.is_none() && over < LONGEST {
+        if told.is_none() && now.since(stretch.since) < LONGEST {
             return;
         }
         let told = told.map(|told| told.rate);
         let [first, second] = std::mem::replace(&mut stretch.before, [None, None]);
         let all = [first, second.clone(), told.clone()];
-        *stretch = Stretch { since: now, before: [second, told] };
+        *stretch = Stretch { since: now, due, before: [second, told] };
         // Three in a row: counts that come in bursts make one or two of them faster than the job is.
         if let [Some(a), Some(b), Some(c)] = &all
             && a.counts_like(b)
@@ -86,11 +89,8 @@ impl Fastest {
     /// A rate that was counted is that of the command, if no job of it was faster; and what share it is of the fastest.
     /// `None`: another counter was the fastest before.
     pub(super) fn share_of(&mut self, now: Millis, key: &Key, uid: u32, rate: &Rate) -> Option<f64> {
-        let is_other = self
-            .rates
-            .get(key)
-            .and_then(|fastest| fastest.rate.as_ref())
-            .is_some_and(|f| !f.counts_like(rate));
+        let before = self.rates.get(key).and_then(|fastest| fastest.rate.as_ref());
+        let is_other = before.is_some_and(|before| !before.counts_like(rate));
         self.raise(now, key, uid, rate);
         self.at_most(key, rate).filter(|_| !is_other)
     }

@@ -1428,9 +1428,9 @@ fn a_command_that_was_never_alone_is_held_against_its_fastest_seconds_of_all_run
     let second = run(&stored, &[(4, 60)]);
     assert!(about(second.measured(), 0.2) && second.alone().is_none(), "{:?}", second.measured());
     // Nothing was stored, and one that was fast for a moment was not: its counts came late.
-    for phases in [&[(4, 60)][..], &[(4, 3), (20, 2), (4, 60)]] {
+    for phases in [&[(4, 60)][..], &[(4, 3), (8, 2), (4, 60)]] {
         let other = run(&[], phases).measured();
-        assert!(other.is_none_or(|progress| progress > 0.9), "{phases:?}: {other:?}");
+        assert!(other.is_none_or(|progress| progress > 0.8), "{phases:?}: {other:?}");
     }
     // Once its speed alone is known, that counts.
     let mut alone = Bars::new();
