@@ -11,8 +11,9 @@ use carma_interference::profile::{Profile, Rate};
 use carma_interference::rate::tally::Measured;
 use std::collections::BTreeMap;
 
-/// A job's speed is taken over stretches that are at least so long,
-const STRETCH: Millis = Millis::secs(2);
+/// A job's speed is taken over stretches that are at least so long (on a busy GPU jobs are seldom alone for more than three of them: with
+/// stretches of 3 s the median of twelve commands on an H200 was .6 of their speed alone, docs/research/h200.md),
+const STRETCH: Millis = Millis(1_300);
 /// in which its count rises so often: of fewer the ends weigh too much.
 const ENOUGH: usize = 5;
 /// Where it does not by then, it does something else.

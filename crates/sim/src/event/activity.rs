@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const MOST_STEPS: u64 = 10;
 
 /// A speed that a job kept for so long it may be compared with, as in the daemon.
-const SPRINT: Millis = Millis::secs(6);
+const SPRINT: Millis = Millis::secs(4);
 
 /// What is assumed, by command.
 pub(super) type Guesses = BTreeMap<u64, Guess>;

@@ -97,7 +97,7 @@ fn learn(told: &mut Set, model: &SlowdownModel, row: &Together, activities: &Act
     let Some(activity) = activities.get(&names) else { return };
     let assumed = vec![true; row.tasks.len()];
     for _ in 0..ROUNDS {
-        let refined = refined(model, &told.group(row, &told.members(row)), &assumed, activity);
+        let refined = refined(model, &told.group(row, &told.members(row)), &assumed, activity, &[]);
         for (task, metrics) in row.tasks.iter().zip(refined.unwrap_or_default()) {
             told.tasks[*task].metrics = metrics;
         }
