@@ -216,6 +216,15 @@ pub struct Measured {
     pub before: Option<Fraction>,
 }
 
+impl Measured {
+    /// Whether it made no step in this window, or in the one before, the end of which may be in this one. Neighbours slow a job down and
+    /// do not stop it, so that this says nothing of them.
+    #[must_use]
+    pub fn stood_still(&self) -> bool {
+        self.progress == Fraction(0) || self.before == Some(Fraction(0))
+    }
+}
+
 /// How a job's limit of slowdown was kept: over the full windows in which its progress beside others was measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {

@@ -513,6 +513,7 @@ fn running(
 /// Why no neighbour leaves for a job that is slower than the policy keeps it.
 fn not_undone(why: Spared) -> String {
     match why {
+        Spared::StoodStill => "it stood still, which is no slowdown".to_owned(),
         Spared::Once => {
             "only if the next full window says so, too: a job that evaluates or saves pauses by itself"
                 .to_owned()

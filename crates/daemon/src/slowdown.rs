@@ -59,8 +59,12 @@ const LATELY: Millis = Millis::secs(10);
 const ADVANCES: usize = 3;
 /// A job that had memory for longer before the first look at it was adopted: when its steps began is not known.
 const ADOPTED: Millis = Millis::secs(5);
-/// A job stands still when it was silent for so many times as long as it was between two counts alone.
+/// A job that was silent for so many times as long as it was between two counts alone is slow, or stands still: its speed is told without a
+/// third count.
 const SILENCE: f64 = 10.0;
+/// The same without any count, for a job that stands still: neighbours left jobs a fiftieth of their speed at the least
+/// (docs/research/interference.md), so that one that is slowed down makes a step meanwhile.
+const STANDSTILL: f64 = 100.0;
 /// A job moves for at least this share of the time, or its silences are no pauses.
 const MOVING: f64 = 0.25;
 /// Commands whose profiles are kept; of the user who has the most, the one used least lately is forgotten.
@@ -759,15 +763,21 @@ impl Slowdowns {
         // A rate is compared with one of the same count alone, or with none.
         let is_like = |alone: &&Rate| rate.as_ref().is_none_or(|now| now.rate.counts_like(alone));
         let alone = watch.rate.iter().chain(&earlier).find(is_like);
-        let stands_still = || {
+        // What it did in a window at the end of which it has been silent for long.
+        let counted = rate.as_ref().filter(|rate| rate.advances > 0).map_or(0.0, |rate| rate.counted);
+        let is_silent = || {
             let silence = self.paces.silence(id, watch.own.as_ref(), now).map(|silence| silence.min(over));
-            let is_longer =
-                |(gap_s, silence): (f64, Millis)| silence.0 as f64 / 1000.0 >= longest_silence(gap_s, pauses);
+            let gaps = if counted > 0.0 { SILENCE } else { STANDSTILL };
+            let is_longer = |(gap_s, silence): (f64, Millis)| {
+                silence.0 as f64 / 1000.0 >= longest_silence(gaps * gap_s, pauses)
+            };
             watch.gap_s.zip(silence).is_some_and(is_longer) && self.paces.is_heard(id, from)
         };
         let progress = match (&together, alone) {
             (Some(now), Some(alone)) => Some(now.per_s / alone.per_s),
-            (None, Some(_)) if !does_other && stands_still() => Some(0.0),
+            (None, Some(alone)) if !does_other && is_silent() => {
+                Some(counted / (over.0 as f64 / 1000.0) / alone.per_s)
+            }
             _ => None,
         };
         let view = rate_view(together.as_ref(), alone, progress, self.paces.counts(id));
@@ -1278,9 +1288,10 @@ fn between_pauses(
     }
 }
 
-/// How long a job is silent at most before it stands still, seconds: of its pauses more than the longest was seldom seen.
-fn longest_silence(gap_s: f64, pauses: Option<Pauses>) -> f64 {
-    pauses.map_or(0.0, |pauses| 2.0 * pauses.longest_s).max(SILENCE * gap_s)
+/// How long a job is silent at most before that tells something, seconds: of its pauses more than the longest was seldom seen. `steps_s`: the time
+/// that some steps take.
+fn longest_silence(steps_s: f64, pauses: Option<Pauses>) -> f64 {
+    pauses.map_or(0.0, |pauses| 2.0 * pauses.longest_s).max(steps_s)
 }
 
 /// Whether an upper bound of a job's progress says more than what is predicted of it, or corrects one that did.

@@ -27,8 +27,10 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
         let promised = limit(state, job);
         let Some(least) = promised.map(least_progress).or_else(|| kept(placement.floor)) else { continue };
         let recent = now.since(measured.at) <= state.options().slowdown_window;
-        // Twice in a row: a job that evaluates or writes a checkpoint pauses of its own accord.
+        // Twice in a row: a job that evaluates or writes a checkpoint pauses of its own accord. One that stands still hangs, or waits for
+        // what no neighbour keeps from it.
         let exceeded = measured.over >= state.options().slowdown_window
+            && !measured.stood_still()
             && measured.progress < least
             && measured.before.is_some_and(|before| before < least)
             && recent;
@@ -121,11 +123,11 @@ fn part(state: &State, now: Millis, touched: &BTreeSet<GpuId>, plan: &mut Plan) 
 }
 
 /// What jobs on a GPU do together, in speeds alone: the more of the last two windows, since one may hold a checkpoint of a job's own. `None`:
-/// it is not measured of each of them, beside just these.
+/// it is not measured of each of them, beside just these, or one stood still.
 fn measured_together(state: &State, now: Millis, jobs: &[&Job]) -> Option<Fraction> {
-    let window = state.options().slowdown_window;
+    let lately = |at| now.since(at) <= state.options().slowdown_window;
     let (last, before) = jobs.iter().try_fold((0_u32, 0_u32), |(last, before), job| {
-        let measured = job.measured.filter(|m| m.over >= window && now.since(m.at) <= window)?;
+        let measured = state.measured_over_window(job).filter(|m| lately(m.at))?;
         Some((last.saturating_add(measured.progress.0), before.saturating_add(measured.before?.0)))
     })?;
     Some(Fraction(last.max(before)))
@@ -167,6 +169,8 @@ fn latest_of<'a>(state: &'a State, tenants: &[&Tenant]) -> Option<&'a Job> {
 /// Why a job stays although it slows down another below what the policy keeps that one at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spared {
+    /// It made no step in this window, or in the one before.
+    StoodStill,
     /// The window before was not as bad, or this one is not full.
     Once,
     /// This one, the last to come, goes on for but a small part of what the slow one has left.
@@ -175,11 +179,16 @@ pub enum Spared {
     Loses(JobId),
 }
 
-/// Why no neighbour is evicted although a job is measured below the floor. `None`: it is not below, has a limit of its own, or a neighbour is evicted.
+/// Why no neighbour is evicted although a job is measured below the floor. `None`: it is not below, has a limit of its own and makes steps, or a neighbour is
+/// evicted.
 #[must_use]
 pub fn spared(state: &State, job: &Job) -> Option<Spared> {
-    let rule = state.options().policy.progress?.with(job.placement()?.floor);
-    let (least, measured) = (rule.least_measured(), job.measured?);
+    let (measured, rule) = (job.measured?, state.options().policy.progress);
+    let is_kept = rule.is_some() || limit(state, job).is_some();
+    if is_kept && measured.stood_still() {
+        return (!state.held_up_on(job).is_empty()).then_some(Spared::StoodStill);
+    }
+    let least = rule?.with(job.placement()?.floor).least_measured();
     if limit(state, job).is_some() || measured.progress >= least {
         return None;
     }

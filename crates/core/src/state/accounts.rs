@@ -466,9 +466,10 @@ impl State {
         self.starts_until(job, tenant).max(others.min().unwrap_or_default())
     }
 
-    /// What was measured of a job over a whole window.
+    /// What was measured over a whole window of what neighbours leave a job: nothing of one that stood still.
     pub(crate) fn measured_over_window(&self, job: &Job) -> Option<Measured> {
-        job.measured.filter(|measured| measured.over >= self.options.slowdown_window)
+        let window = self.options.slowdown_window;
+        job.measured.filter(|measured| measured.over >= window && !measured.stood_still())
     }
 
     /// Whether [`Self::pace`] of a job is known and no prediction: it is measured, or there is no other on its GPUs.

@@ -346,11 +346,12 @@ impl State {
         // An upper bound shows that a limit was broken, and not that it was kept; so does a window in which a neighbour loads.
         let shown = limit.filter(|limit| over >= window && (!(at_most || loading) || progress < *limit));
         self.update(id, |job| {
-            if let Some(limit) = shown {
+            let before = job.measured.filter(|before| before.over >= window).map(|before| before.progress);
+            let measured = Measured { at: now, progress, over, at_most, before };
+            if let Some(limit) = shown.filter(|_| !measured.stood_still()) {
                 job.kept = Some(Kept::with(job.kept, progress, limit));
             }
-            let before = job.measured.filter(|before| before.over >= window).map(|before| before.progress);
-            job.measured = Some(Measured { at: now, progress, over, at_most, before });
+            job.measured = Some(measured);
         })
     }
 
