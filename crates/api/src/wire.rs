@@ -876,6 +876,9 @@ pub struct RunningView {
     /// Its supervisor was killed: what it prints is not followed, and its exit code will not be known.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unsupervised: bool,
+    /// It stands still: it has told no step for so long, seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silent_s: Option<u64>,
     /// What was predicted that it keeps of its speed beside its present neighbours, percent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_pct: Option<u32>,

@@ -485,6 +485,7 @@ fn running(
             _ => placement.reason.chosen_for().unwrap_or_else(|| placement.reason.public_text()),
         },
         unsupervised: counts.lost.contains_key(&id),
+        silent_s: counts.still.get(&id).map(|still| still.0 / 1000),
         predicted_pct: own.map(pct),
         floor_pct: rule.map(|rule| pct(rule.least_measured())),
         whole_run_pct: rule.map(|rule| pct(rule.whole_run())),

@@ -142,8 +142,11 @@ fn expected_left(
     };
     let elapsed = started.map_or(Millis::ZERO, |started| now.since(started));
     // Of one that is not heard any more, as long as it can be where its count would be.
-    let last = lost.copied().flatten().and_then(|done| done.left_s(seconds(now)));
-    let by_count = started.and(done).and_then(|done| done.left_s(seconds(now)));
+    let last = lost.copied().flatten().and_then(|done| done.left_unheard_s(seconds(now)));
+    let still = counts.still.get(&job.spec.id).copied();
+    // Of one that stands still it is not known when it goes on: what was left when it last counted.
+    let told_s = |done: &Done| if still.is_some() { done.at_s } else { seconds(now) };
+    let by_count = started.and(done).and_then(|done| done.left_s(told_s(done)));
     let by_count = by_count.or(last.filter(|left| *left > 0.0));
     let by_count = by_count.or_else(|| started.and_then(|_| left_of_counted(state, job, done)));
     // What runs of a few other commands took is no time to tell: one `true` would leave a training of days a second.
@@ -152,7 +155,10 @@ fn expected_left(
         (Some(left), _) if lost.is_some() => {
             (left.round() as u64, "its own count, up to when its supervisor was killed".to_owned())
         }
-        (Some(left), _) => (left.round() as u64, "its own count".to_owned()),
+        (Some(left), _) => match still {
+            Some(still) => (left.round() as u64, format!("its own count, which has not risen for {still}")),
+            None => (left.round() as u64, "its own count".to_owned()),
+        },
         (None, Some(forecast)) => {
             let (quantiles, ran_s) = ([forecast.low_s, forecast.median_s, forecast.high_s], elapsed.0 / 1000);
             let left = beside(left_s(quantiles, ran_s), job.measured.map(|measured| measured.progress));
@@ -169,7 +175,7 @@ fn expected_left(
     let limit = job.spec.request.time_limit.map(|limit| limit.since(elapsed).0.div_ceil(1000));
     // A job may count whatever it likes.
     let left_s = left_s.min(limit.unwrap_or(LONGEST_S)).min(LONGEST_S);
-    Some(LeftView { left_s, counted: by_count.is_some() && lost.is_none(), source })
+    Some(LeftView { left_s, counted: by_count.is_some() && lost.is_none() && still.is_none(), source })
 }
 
 /// What is left by the count that the journal knows, seconds, where the pace is not known: a daemon that has just started hears the
@@ -325,7 +331,8 @@ mod tests {
         }
         let mut job = state.job(JobId(1)).unwrap().clone();
         let said = |job: &Job, share: Option<f64>| {
-            let done = share.map(|share| Done { share, per_s: None, at_s: 60.0, took_s: 0.0 });
+            let done =
+                share.map(|share| Done { share, per_s: None, at_s: 60.0, took_s: 0.0, goes_on_s: 0.0 });
             let counts =
                 Counts { done: done.map(|done| (JobId(1), done)).into_iter().collect(), ..Counts::default() };
             left(RunTime::to_string, &state, job, &counts, at).map(|left| (left.left_s, left.counted))
@@ -345,7 +352,7 @@ mod tests {
         // Its supervisor was killed when it had counted a tenth, 10 s ago; it goes on.
         let (share, per_s, took_s) = (0.1, Some(0.01), 9.0);
         let lost = |at_s| {
-            let done = Done { share, per_s, at_s, took_s };
+            let done = Done { share, per_s, at_s, took_s, goes_on_s: 3.0 };
             let counts = Counts { lost: [(JobId(1), Some(done))].into(), ..Counts::default() };
             let left = left(RunTime::to_string, &state, &job, &counts, at).unwrap();
             (left.left_s, left.counted, left.source)
@@ -355,6 +362,17 @@ mod tests {
         assert!(source.contains("up to when its supervisor was killed"), "{source}");
         // It would be over by then: its count says nothing any more.
         assert_eq!(lost(-60.0).0, 55);
+        // It is heard, and has counted nothing for 50 s: as much is left as when it last did.
+        let done = Done { share, per_s, at_s: 10.0, took_s, goes_on_s: 3.0 };
+        let silent = |still: Option<Millis>| {
+            let (done, still) = ([(JobId(1), done)].into(), still.map(|still| (JobId(1), still)));
+            let counts = Counts { done, still: still.into_iter().collect(), ..Counts::default() };
+            let left = left(RunTime::to_string, &state, &job, &counts, at).unwrap();
+            (left.left_s, left.counted, left.source)
+        };
+        assert_eq!(silent(None), (87, true, "its own count".into()));
+        let source = "its own count, which has not risen for 50 s".to_owned();
+        assert_eq!(silent(Some(Millis::secs(50))), (90, false, source));
         // What it counted before a restart of the daemon is no news after it.
         for (at, percent) in [(70, 2), (170, 10), (270, 20)] {
             let share = Fraction::percent(percent);

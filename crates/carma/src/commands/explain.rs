@@ -223,7 +223,14 @@ fn share(pct: u32) -> String {
 fn speed(job: &JobView, running: &RunningView) -> String {
     let mut words = Vec::new();
     let alone = running.neighbours.is_empty() && running.foreign == 0;
+    let silent =
+        running.silent_s.map(|seconds| format!("none: it told no step for {}", Millis::secs(seconds)));
     match (job.progress_pct, alone) {
+        _ if silent.is_some() => {
+            let no_neighbour =
+                if alone { "" } else { ", and a neighbour slows a job down and does not stop it" };
+            words.extend(silent.map(|silent| silent + no_neighbour));
+        }
         (Some(pct), _) if job.progress_at_most => words.push(format!(
             "at most {} of its speed alone, which is not known: its command has gone {:.2} times as fast",
             share(pct),
@@ -274,7 +281,8 @@ fn evicted(relieved: RelievedView, now_ms: u64, screen: &Screen) -> String {
 
 /// Why its speed is not measured, and what follows.
 fn measured(job: &JobView, running: &RunningView) -> Option<String> {
-    let why = running.unmeasured.as_deref().filter(|_| job.progress_pct.is_none())?;
+    let is_unknown = job.progress_pct.is_none() && running.silent_s.is_none();
+    let why = running.unmeasured.as_deref().filter(|_| is_unknown)?;
     if running.unsupervised {
         return Some("no, nor will it be: what it prints is not followed".to_owned());
     }
@@ -727,6 +735,7 @@ mod tests {
             placed: "most progress gained, as predicted of 3 that would do; 20.5 GiB were free beside 1 other".into(),
                 predicted_pct: Some(78),
                 not_undone: None,
+                silent_s: None,
                 relieved: None,
                 grows: false,
                 floor_pct: Some(40),
@@ -906,6 +915,24 @@ mod tests {
                 used
         left:   about 10 min (by 2 runs of this command)
         ");
+    }
+
+    #[test]
+    fn a_job_that_makes_no_step_is_not_called_slow() {
+        let mut reply = runs();
+        let why = "none: it told no step for 3 min, and a neighbour slows a job down and does not stop it";
+        // Before it was measured the first time, too.
+        for progress_pct in [Some(0), None] {
+            reply.job.progress_pct = progress_pct;
+            let running = reply.running.as_mut().unwrap();
+            (running.silent_s, running.unmeasured) = (Some(180), Some("it told too few steps".into()));
+            let text = render(&reply, &Screen::of_width(None));
+            assert!(text.contains(&format!("speed:    {why}; 0.78 predicted; ")), "{text}");
+            assert!(!text.contains("measured:") && !text.contains("0.00"), "{text}");
+        }
+        let alone = RunningView { silent_s: Some(1500), ..RunningView::default() };
+        reply.job.max_slowdown_pct = None;
+        assert_eq!(speed(&reply.job, &alone), "none: it told no step for 25 min");
     }
 
     #[test]

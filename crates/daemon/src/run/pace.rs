@@ -78,6 +78,8 @@ struct Paced {
 pub struct Counts {
     /// Those that are heard, and say.
     pub done: BTreeMap<JobId, Done>,
+    /// Those that are heard, and have counted nothing for so long that they stand still.
+    pub still: BTreeMap<JobId, Millis>,
     /// Those whose supervisor was killed, with how far they were when it was heard last, if they had said.
     pub lost: BTreeMap<JobId, Option<Done>>,
 }
@@ -252,14 +254,19 @@ impl Paces {
             gpus.filter_map(|gpu| state.gpu(*gpu)?.changed).max().map(seconds)
         };
         let paced = self.lock();
-        let heard = paced.iter().filter(|(_, paced)| paced.heard.elapsed() <= SILENCE && !paced.lost);
+        let heard = || paced.iter().filter(|(_, paced)| paced.heard.elapsed() <= SILENCE && !paced.lost);
         let lost = paced.iter().filter(|(_, paced)| paced.lost);
         let done = |job: JobId, paced: &Paced| {
             let done = paced.tally.done(&still(job), changed_s(job));
             done.filter(|d| !d.is_past(seconds(now)))
         };
+        let stands_still = |job: JobId, paced: &Paced| {
+            let still_s = paced.tally.stands_still_s(&still(job), seconds(now))?;
+            Some(Millis((still_s * 1000.0) as u64))
+        };
         Counts {
-            done: heard.filter_map(|(job, paced)| Some((*job, done(*job, paced)?))).collect(),
+            done: heard().filter_map(|(job, paced)| Some((*job, done(*job, paced)?))).collect(),
+            still: heard().filter_map(|(job, paced)| Some((*job, stands_still(*job, paced)?))).collect(),
             lost: lost.map(|(job, paced)| (*job, done(*job, paced))).collect(),
         }
     }

@@ -711,6 +711,40 @@ fn a_process_of_others_begins_the_time_alone_anew() {
     assert!((profile.metrics.smact_pct.unwrap().mean - 30.0).abs() < 0.1, "{profile:?}");
 }
 
+/// Neighbours leave a job a fiftieth at the least: one that is slowed down that far makes a step now and then, and one that hangs makes none.
+#[test]
+fn a_job_that_makes_a_step_now_and_then_is_slow_and_one_that_makes_none_stands_still() {
+    let mut bars = Bars::new();
+    let bar = (" 20%|## | ", 100_000);
+    let told = |bars: &Bars| {
+        bars.host.state.job(bars.job).unwrap().measured.map(|m| (m.progress.to_f64(), m.before))
+    };
+    // Half a second a step alone, ...
+    bars.print(bar, 2, 60);
+    bars.neighbour();
+    // ... and twenty seconds beside the other.
+    for _ in 0..6 {
+        bars.print(bar, 1, 1);
+        bars.print(bar, 0, 19);
+    }
+    let (progress, before) = told(&bars).unwrap();
+    let is_slow = |progress: f64| (0.01..0.06).contains(&progress);
+    assert!(
+        is_slow(progress) && before.is_some_and(|before| is_slow(before.to_f64())),
+        "{progress} {before:?}"
+    );
+    // It hangs: that is told once it could be nothing else.
+    bars.print(bar, 2, 20);
+    bars.print(bar, 0, 40);
+    assert!(told(&bars).unwrap().0 > 0.0, "{:?}", told(&bars));
+    bars.print(bar, 0, 40);
+    assert_eq!(told(&bars).unwrap().0, 0.0);
+    let still = bars.host.slowdowns.paces.counts_of_all(&bars.host.state, bars.host.now).still;
+    assert!(still[&bars.job].0.abs_diff(80_000) <= 1_000, "{still:?}");
+    bars.print(bar, 2, 1);
+    assert!(bars.host.slowdowns.paces.counts_of_all(&bars.host.state, bars.host.now).still.is_empty());
+}
+
 #[test]
 fn a_speed_that_is_not_the_present_one_is_not_shown() {
     let mut host = Host::new();
@@ -751,8 +785,11 @@ fn a_speed_that_is_not_the_present_one_is_not_shown() {
 #[test]
 fn a_count_is_passed_on_as_it_grows_and_not_for_ever() {
     let mut watch = Watch::new(1, Millis::ZERO);
-    let mut counts =
-        |share| watch.counts(Some(&Done { share, per_s: None, at_s: 0.0, took_s: 0.0 })).map(|share| share.0);
+    let mut counts = |share| {
+        watch
+            .counts(Some(&Done { share, per_s: None, at_s: 0.0, took_s: 0.0, goes_on_s: 0.0 }))
+            .map(|share| share.0)
+    };
     assert_eq!(
         [0.01, 0.05, 0.07, 0.11, 0.13].map(&mut counts),
         [Some(100), None, Some(700), None, Some(1300)]
@@ -760,7 +797,7 @@ fn a_count_is_passed_on_as_it_grows_and_not_for_ever() {
     // How long it takes in all is known soon.
     let mut long = Watch::new(1, Millis::ZERO);
     let mut after = |took_s, share| {
-        let done = Done { share, per_s: None, at_s: 0.0, took_s };
+        let done = Done { share, per_s: None, at_s: 0.0, took_s, goes_on_s: 0.0 };
         long.counts(Some(&done)).map(|share| share.0)
     };
     let counted = [(0.0, 0.01), (20.0, 0.011), (40.0, 0.011), (60.0, 0.014), (90.0, 0.017), (99.0, 0.05)];
@@ -979,7 +1016,7 @@ fn what_the_journal_did_not_take_is_told_again() {
     host.slowdowns.tell_again(&host.state);
     assert_eq!(told(&mut host), lost);
 
-    let done = |share| Done { share, per_s: None, at_s: 0.0, took_s: 0.0 };
+    let done = |share| Done { share, per_s: None, at_s: 0.0, took_s: 0.0, goes_on_s: 0.0 };
     let counts = |host: &mut Host, done: Option<&Done>| {
         host.slowdowns.watched.get_mut(&job).unwrap().counts(done).map(|share| share.0)
     };

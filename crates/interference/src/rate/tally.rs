@@ -23,6 +23,8 @@ mod done;
 
 pub use done::Done;
 
+use done::overlap;
+
 use super::beat::Beat;
 use super::latency::{Latencies, P99, Told};
 use super::printed::Report;
@@ -60,6 +62,12 @@ const FEW: usize = 3;
 const ABOUT_AS_LONG: f64 = 0.5;
 /// A count that goes on is gone for good when it has been silent for so long, and for longer than it was under way, seconds.
 const GONE_S: f64 = 600.0;
+/// Marks by which it is told how long a task is silent between two counts, where there are fewer of late.
+const FEW_MARKS: usize = 16;
+/// A task stands still when it is silent for so many times as long as between two of its counts, and for twice as long as ever of late.
+const STILL: f64 = 10.0;
+/// And for so long, seconds.
+const STILL_S: f64 = 15.0;
 /// Pieces of a window whose rates give its variation.
 const PIECES: usize = 10;
 
@@ -404,6 +412,22 @@ impl Tally {
         if main.unwrap_or(latest).is_over() { None } else { rose(latest) }
     }
 
+    /// For how long a task that stands still has counted nothing, seconds. `None`: its silences go as far, or its count is at its end, or too
+    /// few were counted. `still`: times in which it was made to stand still, as in [`Self::done`].
+    #[must_use]
+    pub fn stands_still_s(&self, still: &[(f64, f64)], now_s: f64) -> Option<f64> {
+        let since_s = self.silent_since_s(None)?;
+        let silent_s = now_s - since_s - overlap(still, since_s, now_s);
+        if silent_s < STILL_S {
+            return None;
+        }
+        let counts = self.streams.iter().filter(|s| s.source != RateSource::Activity);
+        let latest = counts.filter(|s| s.marks.back().is_some_and(|mark| mark.at_s >= since_s));
+        let gaps = latest.filter_map(|stream| stream.gaps_of_late_s(still));
+        let (mean_s, longest_s) = gaps.max_by(|a, b| a.1.total_cmp(&b.1))?;
+        (silent_s >= (STILL * mean_s).max(2.0 * longest_s)).then_some(silent_s)
+    }
+
     /// The best rate of one source.
     #[must_use]
     pub fn of(&self, source: RateSource, from_s: f64, to_s: f64) -> Option<Measured> {
@@ -539,6 +563,19 @@ impl Stream {
     fn has_counted(&self, from_s: f64, to_s: f64) -> bool {
         let since = self.marks.partition_point(|mark| mark.at_s < from_s);
         self.marks.get(since).is_some_and(|mark| mark.at_s <= to_s)
+    }
+
+    /// Time between two marks of late, the mean and the longest, seconds, without times in which the task was made to stand still. `None`:
+    /// there are fewer than two gaps.
+    fn gaps_of_late_s(&self, still: &[(f64, f64)]) -> Option<(f64, f64)> {
+        let last_s = self.marks.back()?.at_s;
+        let older = |(ago, mark): &(usize, &Mark)| *ago >= FEW_MARKS && last_s - mark.at_s > LOOK_BACK_S;
+        let from =
+            self.marks.iter().rev().enumerate().find(older).map_or(0, |(ago, _)| self.marks.len() - ago);
+        let gap_s = |(a, b): (&Mark, &Mark)| b.at_s - a.at_s - overlap(still, a.at_s, b.at_s);
+        let gaps: Vec<f64> = self.marks.range(from..).zip(self.marks.range(from + 1..)).map(gap_s).collect();
+        let longest_s = gaps.iter().copied().fold(0.0, f64::max);
+        (gaps.len() >= 2).then(|| (gaps.iter().sum::<f64>() / gaps.len() as f64, longest_s))
     }
 
     /// Whether it has counted all that there is.

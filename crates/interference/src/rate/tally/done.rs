@@ -4,6 +4,8 @@ use super::{Kind, Mark, RateSource, Stream, Tally};
 
 /// Marks from which a pace can be told.
 const PACED: usize = 3;
+/// So many steps a task may be silent for and be taken to go on as it did.
+const STEPS: f64 = 3.0;
 /// Seconds of them after neighbours came or went, from which the new pace can.
 const ANEW_S: f64 = 5.0;
 
@@ -19,6 +21,8 @@ pub struct Done {
     pub at_s: f64,
     /// Time that it has counted for, seconds.
     pub took_s: f64,
+    /// It goes on so long after its count last rose, as far as it is known, seconds: its longest silence of late, or a few steps.
+    pub goes_on_s: f64,
 }
 
 impl Done {
@@ -28,10 +32,21 @@ impl Done {
         self.share >= 1.0 && now_s - self.at_s > self.took_s
     }
 
-    /// What is left at a time if it goes on as it did, seconds.
+    /// What is left at a time, seconds. While it counts nothing for longer than it has of late it may do nothing, and no less is left.
     #[must_use]
     pub fn left_s(&self, now_s: f64) -> Option<f64> {
-        let left = (1.0 - self.share) / self.per_s? - (now_s - self.at_s).max(0.0);
+        self.left_after_s((now_s - self.at_s).min(self.goes_on_s))
+    }
+
+    /// The same of one that cannot be heard, if it goes on as it did.
+    #[must_use]
+    pub fn left_unheard_s(&self, now_s: f64) -> Option<f64> {
+        self.left_after_s(now_s - self.at_s)
+    }
+
+    /// So long after its count last rose.
+    fn left_after_s(&self, since_s: f64) -> Option<f64> {
+        let left = (1.0 - self.share) / self.per_s? - since_s.max(0.0);
         left.is_finite().then(|| left.max(0.0))
     }
 }
@@ -146,17 +161,19 @@ impl<'a> Whole<'a> {
         let pace = |(did, took): (f64, f64)| (did > 0.0 && took > 0.0).then(|| did * unit / took);
         let sum = |(did, took), (a, b): (&Mark, &Mark)| (did + b.done - a.done, took + ran(a.at_s, b.at_s));
         let per_s = pace(undisturbed.fold((0.0, 0.0), sum)).or_else(|| pace(later().fold((0.0, 0.0), sum)));
+        let gaps = self.stream.gaps_of_late_s(still);
         Done {
             share: share.clamp(0.0, 1.0),
             per_s: per_s.filter(|_| marks.len() >= PACED),
             took_s: ran(self.first.at_s, self.last.at_s),
             at_s: self.last.at_s + overlap(still, self.last.at_s, f64::INFINITY),
+            goes_on_s: gaps.map_or(0.0, |(mean_s, longest_s)| longest_s.max(STEPS * mean_s)),
         }
     }
 }
 
 /// How much of these times lies between two times.
-fn overlap(times: &[(f64, f64)], from: f64, to: f64) -> f64 {
+pub(super) fn overlap(times: &[(f64, f64)], from: f64, to: f64) -> f64 {
     times.iter().map(|(begin, end)| (end.min(to) - begin.max(from)).max(0.0)).sum()
 }
 
@@ -314,6 +331,41 @@ mod tests {
     }
 
     #[test]
+    fn it_goes_on_for_as_long_as_it_was_silent_before() {
+        let mut tally = Tally::new();
+        let mut at_s = 0.0;
+        for count in 0..=20 {
+            at_s += if count == 3 { 10.0 } else { 1.0 };
+            tally.printed(&Report { at_s, said: said(f64::from(count), 100.0) });
+        }
+        let left_s = |after_s: f64| tally.done(&[], None).unwrap().left_s(at_s + after_s).unwrap().round();
+        assert_eq!([0.0, 8.0, 10.0, 3000.0].map(left_s), [80.0, 72.0, 70.0, 70.0]);
+        let stands_still = |still: &[(f64, f64)], after_s: f64| tally.stands_still_s(still, at_s + after_s);
+        let told = [10.0, 19.0, 20.0, 3000.0].map(|after_s| stands_still(&[], after_s));
+        assert_eq!(told, [None, None, Some(20.0), Some(3000.0)]);
+        // While it is suspended it is made to.
+        let off = [(at_s + 5.0, at_s + 500.0)];
+        let told = [400.0, 514.0, 515.0].map(|after_s| stands_still(&off, after_s));
+        assert_eq!(told, [None, None, Some(20.0)]);
+        // At its end it has nothing more to tell; of two counts it is not known how long it takes between them.
+        let mut few = Tally::new();
+        few.printed(&Report { at_s: 0.0, said: said(1.0, 3.0) });
+        few.printed(&Report { at_s: 1.0, said: said(2.0, 3.0) });
+        assert_eq!(few.stands_still_s(&[], 900.0), None);
+        few.printed(&Report { at_s: 2.0, said: said(3.0, 3.0) });
+        assert_eq!(few.stands_still_s(&[], 900.0), None);
+    }
+
+    #[test]
+    fn of_a_long_run_the_silences_of_late_count() {
+        let mut tally = Tally::new();
+        for second in 0..20_000 {
+            tally.steps(f64::from(second), "a", 1);
+        }
+        assert_eq!([20_013.0, 20_020.0].map(|now_s| tally.stands_still_s(&[], now_s)), [None, Some(21.0)]);
+    }
+
+    #[test]
     fn heartbeats_go_first() {
         let mut tally = Tally::new();
         for i in 0..10 {
@@ -324,6 +376,9 @@ mod tests {
         let told = tally.done(&[], None).unwrap();
         assert_eq!((told.share, told.left_s(9.0)), (0.1, Some(81.0)));
         assert_eq!(Done { per_s: Some(0.0), ..told }.left_s(9.0), None);
+        // It goes on for a few steps without a word, and if it cannot be heard for as long as it takes.
+        assert_eq!([11.0, 12.0, 60.0].map(|now_s| told.left_s(now_s)), [79.0, 78.0, 78.0].map(Some));
+        assert_eq!([60.0, 160.0].map(|now_s| told.left_unheard_s(now_s)), [30.0, 0.0].map(Some));
         // It goes on after it has counted all that there is: saving what it made, or serving it.
         let over = Done { share: 1.0, ..told };
         assert_eq!([9.0, 18.0, 18.1].map(|now_s| over.is_past(now_s)), [false, false, true]);
