@@ -2,7 +2,7 @@
 //! ([`crate::plan`] stands above this room).
 
 use crate::spec::JobId;
-use crate::units::{Fraction, MiB};
+use crate::units::{Fraction, MiB, Millis};
 use std::fmt;
 use std::sync::Arc;
 
@@ -24,6 +24,11 @@ pub enum Help {
         most: MiB,
         /// What it says now; `None`: nothing.
         declared: Option<MiB>,
+    },
+    /// Submitted again with this as its time limit.
+    Time {
+        /// The longest that was tried with which it would start now.
+        limit: Millis,
     },
     /// Submitted again with fewer GPUs.
     FewerGpus {
@@ -59,6 +64,7 @@ impl Help {
     pub const fn code(&self) -> &'static str {
         match self {
             Self::Memory { .. } => "GpuMemory",
+            Self::Time { .. } => "Time",
             Self::FewerGpus { .. } => "Gpus",
             Self::Sharing => "Sharing",
             Self::MaxSlowdown { .. } => "MaxSlowdown",
@@ -90,6 +96,10 @@ impl fmt::Display for Help {
                     "if it takes no more: cancelled and submitted again with --gpu-memory {} (not {declared})",
                     typed(*most)
                 )
+            }
+            Self::Time { limit } => {
+                let minutes = limit.0 / 60_000;
+                write!(f, "if it takes no longer: cancelled and submitted again with --time {minutes}m")
             }
             Self::FewerGpus { gpus } => write!(f, "cancelled and submitted again with --gpus {gpus}"),
             Self::Sharing => f.write_str("cancelled and submitted again without --exclusive"),

@@ -22,6 +22,9 @@ const JOBS_TRIED: usize = 100_000;
 /// Amounts of memory that are tried, most first.
 const AMOUNTS: usize = 4;
 
+/// Time limits that are tried, longest first.
+const LIMITS: [Millis; 3] = [Millis::secs(3600), Millis::secs(600), Millis::secs(60)];
+
 /// What would let a job that waits start: each thing alone, as if it were done now. `ends`: running jobs in the order in
 /// which they are expected to end; the first whose end helps is told. Of a suspended job that is to come back nothing but that end.
 #[must_use]
@@ -83,6 +86,7 @@ impl Trials<'_> {
             let shut = matches!(of_the_gpu, Some(OfTheGpu::OutOfUse | OfTheGpu::Unread));
             answer.free.filter(|_| !shut)
         })));
+        found.extend(self.time());
         found.extend(self.fewer_gpus());
         found.extend(self.sharing());
         let refusals = answers.iter().filter_map(|answer| answer.refusal.as_ref());
@@ -116,6 +120,19 @@ impl Trials<'_> {
         amounts.into_iter().rev().take(AMOUNTS).find_map(|most| {
             let gpus = self.again(|job| job.forecasts.declared = Some(most))?;
             Some(Sooner { by: Help::Memory { most, declared: forecasts.declared }, gpus })
+        })
+    }
+
+    /// The longest limit of its time with which it would start: one that is soon over keeps none for whom a GPU is kept from starting. Not below
+    /// what it is expected to take, where runs of its command or program tell that.
+    fn time(&mut self) -> Option<Sooner> {
+        let spec = &self.job.spec;
+        let known = spec.run_time.as_ref().filter(|known| !known.is_guess());
+        let least = known.map_or(Millis::ZERO, |known| Millis::secs(known.high_s.min(u64::from(u32::MAX))));
+        let most = spec.request.time_limit.unwrap_or(Millis(u64::MAX));
+        LIMITS.into_iter().filter(|limit| (least..most).contains(limit)).find_map(|limit| {
+            let gpus = self.again(|job| job.request.time_limit = Some(limit))?;
+            Some(Sooner { by: Help::Time { limit }, gpus })
         })
     }
 
