@@ -462,6 +462,7 @@ fn running(
         own = gpu.tenant(id).and_then(|tenant| tenant.pace).into_iter().chain(own).min();
         for tenant in gpu.tenants.iter().filter(|tenant| tenant.job != id) {
             let Some(other) = state.job(tenant.job) else { continue };
+            let measured = other.measured.filter(|_| !counts.lost.contains_key(&tenant.job));
             let limit = carma_core::slowdown::limit(state, other);
             neighbours.push(NeighbourView {
                 gpu: gpu.info.index,
@@ -470,8 +471,8 @@ fn running(
                 memory_reserved_mib: tenant.reservation.memory().map(|m| m.0),
                 memory_mib: tenant.observed.map(|m| m.0),
                 predicted_pct: tenant.pace.map(pct),
-                progress_pct: other.measured.map(|measured| pct(measured.progress)),
-                progress_at_most: other.measured.is_some_and(|measured| measured.at_most),
+                progress_pct: measured.map(|measured| pct(measured.progress)),
+                progress_at_most: measured.is_some_and(|measured| measured.at_most),
                 max_slowdown_pct: limit.map(pct),
             });
         }
@@ -489,7 +490,7 @@ fn running(
         predicted_pct: own.map(pct),
         floor_pct: rule.map(|rule| pct(rule.least_measured())),
         whole_run_pct: rule.map(|rule| pct(rule.whole_run())),
-        unmeasured: (job.measured.is_none() && !alone).then(|| {
+        unmeasured: ((job.measured.is_none() || counts.lost.contains_key(&id)) && !alone).then(|| {
             let came = gpus.iter().filter_map(|gpu| gpu.changed).max().unwrap_or(placement.at);
             let is_full = now.since(came) >= state.options().window + state.options().window;
             let untouched = gpus.iter().all(|gpu| gpu.tenant(id).is_some_and(|t| t.active_since.is_none()));
@@ -543,7 +544,9 @@ fn unmeasured(rate: Option<&RateView>, untouched: bool, is_full: bool) -> &'stat
         None if is_full => TELLS_NO_STEPS,
         // The rate comes with the first full window, and is that of another company until then.
         None | Some((Some(_), Some(_), _)) => "no window beside these neighbours is full yet",
-        Some((Some(_), None, _)) => "its speed alone is not known, since its command was not seen alone here",
+        Some((Some(_), None, _)) => {
+            "its speed alone is not known, since its command was not alone here, or for too short a time"
+        }
         Some((None, None, None)) => TELLS_NO_STEPS,
         // It loads or evaluates, or its steps are long.
         Some((None, ..)) => "it told too few steps in the last window",

@@ -259,11 +259,18 @@ fn live_view(
     live: Live<'_>,
 ) -> JobView {
     let id = job.spec.id;
+    let row = job_view(asker, state, job, waiting);
+    // What was measured before its supervisor was killed is not its present speed.
+    let measured = (row.progress_pct, row.progress_at_most);
+    let (progress_pct, progress_at_most) =
+        if live.counts.lost.contains_key(&id) { (None, false) } else { measured };
     let row = JobView {
+        progress_pct,
+        progress_at_most,
         // Whole percents that are done: all is done when it has ended.
         done_pct: live.counts.done.get(&id).map(|done| (done.share * 100.0) as u32),
         left: run_time::left(asker.source_for(job), state, job, live.counts, now),
-        ..job_view(asker, state, job, waiting)
+        ..row
     };
     if asker.may_read(&job.spec.user) {
         with_energy(row, job, live.metered.jobs.get(&id).copied())

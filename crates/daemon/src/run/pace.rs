@@ -69,6 +69,8 @@ struct Paced {
     heard: Instant,
     /// Since when it has not been silent.
     since: Millis,
+    /// Up to when it has told all that it heard, seconds on the daemon's clock; `None`: it has sent nothing yet.
+    told_s: Option<f64>,
     /// Its supervisor was killed: nothing more will come.
     lost: bool,
 }
@@ -93,6 +95,18 @@ pub struct Paces {
     /// Jobs that run, and their supervisors.
     running: Mutex<Vec<(JobId, ProcessRef)>>,
     hosts: Mutex<BTreeMap<JobId, HostLook>>,
+}
+
+impl Paced {
+    /// Whether what its supervisor told last is of now.
+    fn is_heard(&self) -> bool {
+        !self.lost && self.heard.elapsed() <= SILENCE
+    }
+
+    /// As much of the time up to then as it has told of, seconds: what it is still to tell of is no silence of its job.
+    fn told_by_s(&self, at: Millis) -> f64 {
+        seconds(at).min(self.told_s.unwrap_or(f64::INFINITY))
+    }
 }
 
 impl Paces {
@@ -153,7 +167,7 @@ impl Paces {
     /// Takes in news of an attempt from now on.
     pub fn open(&self, job: JobId, name: String) {
         let (heard, since) = (Instant::now(), self.clock.now());
-        self.lock().insert(job, Paced { name, tally: Tally::new(), heard, since, lost: false });
+        self.lock().insert(job, Paced { name, tally: Tally::new(), heard, since, told_s: None, lost: false });
     }
 
     /// The supervisor of a job's present attempt was killed: what it had told is all that will be told.
@@ -187,20 +201,18 @@ impl Paces {
         own: Option<&Rate>,
     ) -> Option<Measured> {
         let paced = self.lock();
-        let paced = paced.get(&job)?;
-        if paced.heard.elapsed() > SILENCE {
-            return None;
-        }
+        let paced = paced.get(&job).filter(|paced| paced.is_heard())?;
         let pause_s = pauses.map_or(f64::INFINITY, |pauses| pauses.over_s);
-        paced.tally.best_between(seconds(from), seconds(to), pause_s, own)
+        paced.tally.best_between(seconds(from), paced.told_by_s(to), pause_s, own)
     }
 
     /// For how long a job's present attempt has counted nothing; `None`: its count is at its end, or it has none.
     #[must_use]
     pub fn silence(&self, job: JobId, own: Option<&Rate>, now: Millis) -> Option<Millis> {
         let paced = self.lock();
-        let since_s = paced.get(&job)?.tally.silent_since_s(own)?;
-        Some(Millis(((seconds(now) - since_s).max(0.0) * 1000.0) as u64))
+        let paced = paced.get(&job)?;
+        let since_s = paced.tally.silent_since_s(own)?;
+        Some(Millis(((paced.told_by_s(now) - since_s).max(0.0) * 1000.0) as u64))
     }
 
     /// When a job's present attempt first counted its work itself (not an evaluation, say), as far as it was heard.
@@ -222,7 +234,7 @@ impl Paces {
     pub fn is_heard(&self, job: JobId, from: Millis) -> bool {
         let paced = self.lock();
         let paced = paced.get(&job);
-        paced.is_some_and(|paced| paced.heard.elapsed() <= SILENCE && paced.since <= from)
+        paced.is_some_and(|paced| paced.is_heard() && paced.since <= from)
     }
 
     /// The 99th percentile of the latencies that a job's present attempt told over a span of the daemon's time; `None` also while its
@@ -230,7 +242,7 @@ impl Paces {
     #[must_use]
     pub fn p99(&self, job: JobId, from: Millis, to: Millis) -> Option<P99> {
         let paced = self.lock();
-        let paced = paced.get(&job).filter(|paced| paced.heard.elapsed() <= SILENCE)?;
+        let paced = paced.get(&job).filter(|paced| paced.is_heard())?;
         paced.tally.p99(seconds(from), seconds(to))
     }
 
@@ -254,14 +266,14 @@ impl Paces {
             gpus.filter_map(|gpu| state.gpu(*gpu)?.changed).max().map(seconds)
         };
         let paced = self.lock();
-        let heard = || paced.iter().filter(|(_, paced)| paced.heard.elapsed() <= SILENCE && !paced.lost);
+        let heard = || paced.iter().filter(|(_, paced)| paced.is_heard());
         let lost = paced.iter().filter(|(_, paced)| paced.lost);
         let done = |job: JobId, paced: &Paced| {
             let done = paced.tally.done(&still(job), changed_s(job));
             done.filter(|d| !d.is_past(seconds(now)))
         };
         let stands_still = |job: JobId, paced: &Paced| {
-            let still_s = paced.tally.stands_still_s(&still(job), seconds(now))?;
+            let still_s = paced.tally.stands_still_s(&still(job), paced.told_by_s(now))?;
             Some(Millis((still_s * 1000.0) as u64))
         };
         Counts {
@@ -334,6 +346,8 @@ impl Paces {
         paced.heard = Instant::now();
         // No later than now: a user's daemon hears the user's processes, who may say anything.
         let now_s = seconds(self.clock.now());
+        let told_s = self.clock.at_boot_s(news.at_s).min(now_s);
+        paced.told_s = Some(paced.told_s.map_or(told_s, |before| before.max(told_s)));
         for event in news.events {
             let event = event.at(|boot_s| self.clock.at_boot_s(boot_s).min(now_s));
             event.count(&mut paced.tally);
@@ -451,6 +465,17 @@ mod tests {
         let lost = counts(&paces);
         assert!(lost.done.is_empty() && paces.done(&State::default(), clock.now()).is_empty());
         assert_eq!(lost.lost[&job].unwrap().share, 0.4);
+        // Nor is it known how fast it is, or whether it stands still.
+        let now = clock.now();
+        assert!(
+            paces.rate(job, Millis::secs(90), now, None).is_none() && !paces.is_heard(job, Millis::secs(90))
+        );
+        // Before that was known, the time of which it told nothing did not count as one without steps.
+        paces.lock().get_mut(&job).unwrap().lost = false;
+        paces.lock().get_mut(&job).unwrap().told_s = Some(94.0);
+        let rate = paces.rate(job, Millis::secs(90), Millis::secs(154), None).unwrap();
+        assert!((0.9..1.1).contains(&rate.rate.per_s), "{rate:?}");
+        assert_eq!(paces.silence(job, None, Millis::secs(154)), Some(Millis::ZERO));
         // Its next attempt has a supervisor.
         paces.open(job, "1.2".into());
         assert!(counts(&paces).lost.is_empty());
