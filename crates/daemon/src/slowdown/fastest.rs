@@ -69,7 +69,7 @@ impl Fastest {
             return;
         }
         let told = told.map(|told| told.rate);
-        let [first, second] = std::mem::replace(&mut stretch.before, [None, None]);
+        let [first, second] = std::mem::take(&mut stretch.before);
         let all = [first, second.clone(), told.clone()];
         *stretch = Stretch { since: now, due, before: [second, told] };
         // Three in a row: counts that come in bursts make one or two of them faster than the job is.
