@@ -108,15 +108,25 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String]) {
     }
     out.push_str("</tbody></table></div>\n");
     if let (Some(first), true) = (names.first(), runs.len() > 1) {
-        let others = told.iter().any(|run| !alike(&told[0], run));
+        let compared = told.iter().skip(1).filter(|run| alike(&told[0], run)).count();
+        out.push_str("<p class=\"remark\">");
+        if compared > 0 {
+            let _ = write!(
+                out,
+                "Second line: change against {}; <strong>bold: better</strong>, regular: worse or neither. ",
+                Short(first, 60)
+            );
+        }
         let _ = writeln!(
             out,
-            "<p class=\"remark\">Second line: change against {}; <strong>bold: better</strong>, regular: worse or neither. \
-             Wait: from arrival to the start of the attempt that completed; of a simulated job that was taken off and went on, all \
+            "Wait: from arrival to the start of the attempt that completed; of a simulated job that was taken off and went on, all \
              time off its GPUs. JCT: from arrival to the end. \
              Slowdown: run time over the run time alone. Fairness: Jain’s index over users, 1 is even.{}</p>",
-            Short(first, 60),
-            if others { " Where a run is not of as many jobs, no change is told." } else { "" }
+            match told.len() - 1 - compared {
+                0 => "",
+                _ if compared == 0 => " The runs are not of as many jobs, so no change is told.",
+                _ => " Where a run is not of as many jobs, no change is told.",
+            }
         );
     }
     out.push_str("</section>\n");

@@ -154,13 +154,23 @@ pub fn page(input: &PageInput<'_>) -> String {
     out
 }
 
+/// Words of a heading that a narrow screen must not break, as a date at its hyphens. Longer ones do not fit it.
+fn whole_words(escaped: &str) -> String {
+    const LONGEST: usize = 28;
+    let words = escaped.split(' ').map(|word| match word.chars().count() {
+        2..=LONGEST if word.contains('-') => format!("<span>{word}</span>"),
+        _ => word.to_owned(),
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 /// What ran, and whether that was simulated.
 fn head(out: &mut String, input: &PageInput<'_>) {
     let _ = write!(
         out,
         "<header><p class=\"badge\">{}</p>\n<h1>{}</h1>\n<dl>",
         input.origin.words().0,
-        Esc(input.title)
+        whole_words(&Esc(input.title).to_string())
     );
     let mut item = |name: &str, value: &str| {
         if !value.is_empty() {

@@ -271,9 +271,19 @@ fn runs_of_unlike_jobs_are_not_compared() {
     let changes = |page: &str| page.matches("<small class=\"").count() + page.matches("<small>±0").count();
     let page = shown(&runs);
     assert!(changes(&page) > 0 && !page.contains("no change is told"));
+    assert!(page.contains("Second line: change against"));
     runs[1].summary.jobs = 20;
     let page = shown(&runs);
     assert!(page.contains("no change is told") && changes(&page) == 0);
+    assert!(!page.contains("Second line"), "no row has one");
+}
+
+#[test]
+fn dates_in_the_heading_are_not_broken() {
+    let words = super::whole_words("2026-11-30T16:28:34+00:00 to my-trace.csv");
+    assert_eq!(words, "<span>2026-11-30T16:28:34+00:00</span> to <span>my-trace.csv</span>");
+    let long = "x-".repeat(20);
+    assert_eq!(super::whole_words(&long), long);
 }
 
 #[test]
