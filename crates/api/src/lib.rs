@@ -6,6 +6,7 @@
 
 pub mod client;
 pub mod job_file;
+pub mod output;
 pub mod parse;
 pub mod record;
 pub mod wire;

@@ -58,7 +58,8 @@ pub struct SubmitRequest {
     /// Accept, but do not start before it is released.
     #[serde(default)]
     pub hold: bool,
-    /// File for the job's output, absolute; a file of the daemon's when absent.
+    /// File for the job's output, absolute; a file of the daemon's when absent. `%j` in it is the job's number, `%x` its name,
+    /// `%u` its user, `%%` a percent sign.
     #[serde(default)]
     pub output: Option<String>,
     /// Memory measured in an earlier solo run.

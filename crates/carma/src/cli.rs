@@ -268,7 +268,8 @@ pub(crate) struct JobArgs {
     /// Directory to start in [default: this one]
     #[arg(long, short = 'D', value_name = "DIR")]
     pub(crate) chdir: Option<PathBuf>,
-    /// File for standard output and error, relative to the job's directory [default: one of the daemon's]
+    /// File for standard output and error, relative to the job's directory; %j in it is the job's number, %x its name, %u its
+    /// user, %% a percent sign [default: one of the daemon's]
     #[arg(long, short, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     /// Set a variable of the job's environment, on top of yours; may be repeated

@@ -28,7 +28,7 @@ use crate::run::watch::{self, Event, Watcher};
 use crate::run_time::Durations;
 use crate::sampler::{Board, Look, Placed, Roster, Tenants};
 use crate::slowdown::Slowdowns;
-use crate::submission::{Submission, new_job};
+use crate::submission::{Submission, new_job, output_file};
 use crate::waiters::Waiters;
 use carma_api::VERSION;
 use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitRequest, UnwrittenView};
@@ -691,7 +691,7 @@ impl Engine {
         let most = peer.limits.log_size.map(|most| most.0);
         request.log_limit_mib = request.log_limit_mib.into_iter().chain(most).min();
         let log = match &request.output {
-            Some(path) => path.clone(),
+            Some(pattern) => output_file(pattern, &new)?,
             None => kept_log(&self.parts.log_dir, id).display().to_string(),
         };
         let gist = Arc::new(self.parts.memory.counted(gist));

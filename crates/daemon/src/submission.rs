@@ -4,8 +4,8 @@ use crate::config::limits::UserLimits;
 use crate::gist::Gist;
 use crate::quota;
 use crate::refused::Refused;
-use carma_api::parse;
 use carma_api::wire::SubmitRequest;
+use carma_api::{output, parse};
 use carma_core::model::{Forecasts, JobId, NewJob, Request, SharingMode, User};
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_memory::command::Command;
@@ -154,6 +154,9 @@ fn check_request(request: &SubmitRequest, rest: u64) -> Result<(), Refused> {
     {
         return bad(format!("the output file must be an absolute path, not '{output}'"));
     }
+    if let Some(pattern) = &request.output {
+        output::check(pattern).or_else(bad)?;
+    }
     if let Some(grace) = request.grace_ms {
         parse::check_grace(Millis(grace)).or_else(bad)?;
         if request.checkpoint_signal.is_none() {
@@ -283,6 +286,25 @@ pub(crate) fn new_job(id: JobId, request: &SubmitRequest, user: User, gist: &Gis
     }
 }
 
+/// The file that a job's user named for its output, with what stands for the job filled in.
+///
+/// # Errors
+/// 400 where that is no path that the system takes.
+pub(crate) fn output_file(pattern: &str, job: &NewJob) -> Result<String, Refused> {
+    let bad = |text: String| Refused::new(400, "bad_request", text);
+    let filling = output::Filling { id: job.id.0, name: &job.name, user: &job.user.name };
+    let path = output::fill(pattern, filling).map_err(bad)?;
+    // A short pattern may make a long path of a name.
+    if path.len() > LONGEST_PATH {
+        return Err(bad(format!(
+            "the path of the output file has {} bytes with its names filled in, and {LONGEST_PATH} are the most that the \
+             system takes; give a shorter one",
+            path.len()
+        )));
+    }
+    Ok(path)
+}
+
 /// Whether a character ends lines, turns text round or is not seen, so that a name in a listing would look like something
 /// else, or like another's.
 fn moves_text(c: char) -> bool {
@@ -304,6 +326,20 @@ mod tests {
         let request = SubmitRequest { name: Some("me\u{200b}me\u{feff}\u{202e}".into()), ..request };
         let user = User { uid: 7, name: "u".into(), operator: false };
         assert_eq!(&*new_job(JobId(1), &request, user, &Gist::of(&request, 7)).name, "me me  ");
+    }
+
+    #[test]
+    fn the_output_file_of_a_job() {
+        let user = User { uid: 7, name: "u".into(), operator: false };
+        let command = vec!["../up/../train.py".into()];
+        let request = SubmitRequest { command, cwd: "/".into(), ..Default::default() };
+        let job = new_job(JobId(12), &request, user.clone(), &Gist::of(&request, 7));
+        assert_eq!(output_file("/l/%u/%x-%j", &job).ok().unwrap(), "/l/u/train.py-12");
+        let request = SubmitRequest { name: Some("/".repeat(200)), ..request };
+        let long = new_job(JobId(12), &request, user, &Gist::of(&request, 7));
+        assert_eq!(output_file("/%x", &long).ok().unwrap(), format!("/{}", "_".repeat(200)));
+        let refused = output_file(&format!("/{}", "%x".repeat(30)), &long).unwrap_err();
+        assert!(refused.text.contains("has 6001 bytes"), "{}", refused.text);
     }
 
     #[test]
@@ -339,6 +375,7 @@ mod tests {
             SubmitRequest { cwd: "relative".into(), ..good.clone() },
             SubmitRequest { env: [("A=B".to_owned(), String::new())].into(), ..good.clone() },
             SubmitRequest { output: Some("x".into()), ..good.clone() },
+            SubmitRequest { output: Some("/x/%A.out".into()), ..good.clone() },
             SubmitRequest { checkpoint_dir: Some("x".into()), ..good.clone() },
             SubmitRequest { checkpoint_dir: Some("/a\0b".into()), ..good.clone() },
             SubmitRequest { cwd: format!("/{}", "x".repeat(4095)), ..good.clone() },

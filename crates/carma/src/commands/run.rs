@@ -7,8 +7,8 @@ use super::tracer::Shows;
 use super::wait::{end_line, exit_code};
 use super::{Context, expect, order};
 use crate::cli::RunArgs;
-use carma_api::Client;
 use carma_api::wire::{DoneReply, JobDetail};
+use carma_api::{Client, output};
 use carma_cli::failure::{Failure, Outcome};
 use std::path::Path;
 
@@ -30,7 +30,9 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     let events = Events::new();
     events.catch_signals(&[]).map_err(threads)?;
     // Jobs append to their files: what is in one already is not this job's.
-    let appended = request.output.as_deref().and_then(|file| Follower::of_news(Path::new(file)));
+    // A file that is named after the job is its own.
+    let known = request.output.as_deref().and_then(output::same_for_all);
+    let appended = known.and_then(|file| Follower::of_news(Path::new(&file)));
     let accepted = send(&mut client, &request)?;
     let id = accepted.id;
     say(&format!("job {id} submitted; {}", super::submit::log_of(&accepted)));

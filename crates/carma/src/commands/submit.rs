@@ -8,7 +8,7 @@ use crate::cli::memory::TracerArgs;
 use crate::cli::{JobArgs, SubmitArgs};
 use carma_api::job_file::{self, Described};
 use carma_api::wire::{ResourceLimit, Session, SubmitReply, SubmitRequest};
-use carma_api::{Client, MAX_BODY};
+use carma_api::{Client, MAX_BODY, output};
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{clean, print_json};
 use carma_core::state::Unbounded;
@@ -26,9 +26,13 @@ pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
     let mut requests = requests(&args.job, &args.rad, &Surroundings::of_caller()?)?;
     // Also where the job's file says so.
     let several = args.repeat > 1 || requests.len() > 1;
-    if several && requests.iter().any(|(request, _)| request.output.is_some()) {
-        return Err(Failure::usage("--output names one file, and several jobs would write to it")
-            .hint("leave it out: each job then gets a log of its own"));
+    let one_file = |(request, _): &(SubmitRequest, Modelled)| {
+        request.output.as_deref().is_some_and(|file| !output::tells_jobs_apart(file))
+    };
+    if several && requests.iter().any(one_file) {
+        return Err(Failure::usage("--output names one file, and several jobs would write to it").hint(
+            "write %j where the job's number goes, or leave it out: each job then gets a log of its own",
+        ));
     }
     if several && requests.iter().any(|(request, _)| request.checkpoint_dir.is_some()) {
         return Err(Failure::usage(
@@ -333,7 +337,7 @@ fn complete(base: SubmitRequest, args: &JobArgs, around: &Surroundings) -> Resul
     // Joining with nothing adds a slash.
     let cwd: PathBuf = cwd.components().collect();
     let output = args.output.clone().or_else(|| job.output.as_ref().map(PathBuf::from));
-    job.output = output.map(|file| text(cwd.join(file).as_os_str(), "--output")).transpose()?;
+    job.output = output.map(|file| output_pattern(&cwd, &file)).transpose()?;
     let dir = args.checkpoint_dir.clone().or_else(|| job.checkpoint_dir.as_ref().map(PathBuf::from));
     job.checkpoint_dir = dir.map(|dir| text(cwd.join(dir).as_os_str(), "--checkpoint-dir")).transpose()?;
     job.cwd = text(cwd.as_os_str(), "the directory")?;
@@ -362,6 +366,17 @@ fn complete(base: SubmitRequest, args: &JobArgs, around: &Surroundings) -> Resul
     let login = args.login || job.session.login;
     job.session = Session { login, ..around.session.clone() };
     Ok(job)
+}
+
+/// The pattern of an output file as an absolute path. A percent sign in the directory's name is one.
+fn output_pattern(cwd: &Path, file: &Path) -> Result<String, Failure> {
+    let pattern = text(file.as_os_str(), "--output")?;
+    output::check(&pattern).map_err(Failure::usage)?;
+    if file.is_absolute() {
+        return Ok(pattern);
+    }
+    let dir = output::literal(&text(cwd.as_os_str(), "the directory")?);
+    text(Path::new(&dir).join(pattern).as_os_str(), "--output")
 }
 
 pub(crate) fn text(word: &OsStr, what: &str) -> Result<String, Failure> {
@@ -421,6 +436,13 @@ mod tests {
         assert_eq!(one(&args).output.as_deref(), Some("/home/a/work/out.txt"));
         (args.chdir, args.output) = (Some("/x/".into()), Some("/dev/null".into()));
         assert_eq!((one(&args).cwd.as_str(), one(&args).output.as_deref()), ("/x", Some("/dev/null")));
+        (args.chdir, args.output) = (Some("/x/50%j".into()), Some("slurm-%j.out".into()));
+        assert_eq!(one(&args).output.as_deref(), Some("/x/50%%j/slurm-%j.out"));
+        args.output = Some("/y/%j".into());
+        assert_eq!(one(&args).output.as_deref(), Some("/y/%j"));
+        args.output = Some("%A_%a.out".into());
+        let refused = requests(&args, &[], &around()).unwrap_err();
+        assert!(refused.message.unwrap().contains("'%A'"));
     }
 
     #[test]

@@ -38,6 +38,34 @@ fn run_shows_what_its_own_job_appends_to_a_file() {
 }
 
 #[test]
+fn each_job_has_the_file_that_its_number_makes() {
+    let daemon = Setup::new(ONE).start();
+    let dir = daemon.dir.path();
+    let pattern = dir.join("%x-%j.out");
+    let pattern = pattern.to_str().unwrap();
+    let twice = daemon.carma(&[
+        "submit",
+        "--repeat=2",
+        "-J../t",
+        "-o",
+        pattern,
+        "--",
+        "/bin/sh",
+        "-c",
+        "echo $CARMA_JOB_ID",
+    ]);
+    assert!(stdout(&twice).contains("_._t-2.out"), "{}{}", stdout(&twice), stderr(&twice));
+    for id in [1, 2] {
+        assert_eq!(daemon.end_of(id).log, dir.join(format!("_._t-{id}.out")).to_str().unwrap());
+        assert_eq!(stdout(&daemon.carma(&["logs", &id.to_string()])), format!("{id}\n"));
+    }
+    let followed = daemon.carma(&["run", "-J../t", "-o", pattern, "--", "echo", "mine"]);
+    assert_eq!(stdout(&followed), "mine\n", "{}", stderr(&followed));
+    let refused = daemon.carma(&["submit", "-o", "%A.out", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+}
+
+#[test]
 fn run_hears_its_user_while_the_job_prints_faster_than_can_be_read() {
     let daemon = Setup::new(ONE).start();
     let line = "while :; do head -c 1000000 /dev/zero; sleep .01; done";
