@@ -38,7 +38,7 @@ use carma_core::ledger::Gpu;
 use carma_core::model::{
     EndLevel, Estimator, Exit, GpuId, Job, JobId, Phase, ProcessRef, SharingMode, SuspendStep,
 };
-use carma_core::plan::{Detail, bars_move, best_move, plan_in};
+use carma_core::plan::{Detail, bars_move, best_place, plan_in};
 use carma_core::state::State;
 use carma_core::units::{MiB, Millis};
 use carma_core::windows::Metric;
@@ -819,8 +819,12 @@ impl Engine {
             Order::Unsuspend(job) => (Input::Unsuspend { job, by }, job.0, self.told_of_return(job)),
             Order::Move(job, index) => {
                 let gpu = self.check_move(job, index)?;
-                let index = self.state.gpu(gpu).map_or(0, |gpu| gpu.info.index);
-                (Input::Move { job, gpu, by }, job.0, format!("job {job} moves to GPU {index}"))
+                if index.is_none() && self.left(job) == Some(gpu) {
+                    (Input::Unsuspend { job, by }, job.0, self.told_of_return(job))
+                } else {
+                    let index = self.state.gpu(gpu).map_or(0, |gpu| gpu.info.index);
+                    (Input::Move { job, gpu, by }, job.0, format!("job {job} moves to GPU {index}"))
+                }
             }
             Order::Drain(index) => {
                 let text = format!("GPU {index} is drained: its jobs go on, no new ones come");
@@ -842,9 +846,7 @@ impl Engine {
 
     /// What is said of a job that is to come back.
     fn told_of_return(&self, id: JobId) -> String {
-        let off = self.state.job(id).and_then(Job::suspension).filter(|suspension| suspension.is_off());
-        let home = off.and_then(|suspension| self.state.gpu(*suspension.home.first()?));
-        match home {
+        match self.left(id).and_then(|home| self.state.gpu(home)) {
             None => format!("job {id} goes on as soon as its GPU has room"),
             Some(home) if home.present => {
                 format!("job {id} goes on as soon as GPU {}, which it left, has room", home.info.index)
@@ -855,6 +857,12 @@ impl Engine {
                 gone.info.index
             ),
         }
+    }
+
+    /// The GPU that a suspended job left.
+    fn left(&self, id: JobId) -> Option<GpuId> {
+        let off = self.state.job(id)?.suspension().filter(|suspension| suspension.is_off())?;
+        off.home.first().copied()
     }
 
     /// Whether a job can be suspended as far as the driver and the host's memory go. One that is off its GPU has what it takes of
@@ -917,7 +925,7 @@ impl Engine {
                 None => Ok(to),
             };
         }
-        match best_move(&self.state, now, job) {
+        match best_place(&self.state, now, job) {
             Ok(to) => Ok(to),
             Err(bars) => conflict(match State::bars_suspension(job) {
                 Some(why) => format!("job {id} cannot move: {why}"),

@@ -25,7 +25,7 @@ mod want;
 pub use answers::{Answer, answers};
 pub use ending::ended_by;
 pub use evict::{Spared, spared};
-pub use resume::{bars_move, best_move, stays_off};
+pub use resume::{bars_move, best_move, best_place, stays_off};
 pub use room::makes_room_for;
 pub use sooner::sooner;
 pub use spread::may_spread;

@@ -172,18 +172,39 @@ pub fn bars_move(state: &State, now: Millis, job: &Job, to: GpuId) -> Option<Rea
 ///
 /// Why each of the others that is in use does not do; `None`: there is no such GPU.
 pub fn best_move(state: &State, now: Millis, job: &Job) -> Result<GpuId, Option<Box<Reason>>> {
+    best_of(state, now, job, None)
+}
+
+/// As [`best_move`], where a suspended job may also come back to the GPU that it left, if that is idle and no other is.
+///
+/// # Errors
+///
+/// As [`best_move`].
+pub fn best_place(state: &State, now: Millis, job: &Job) -> Result<GpuId, Option<Box<Reason>>> {
+    let off = job.suspension().filter(|suspension| suspension.step == SuspendStep::Suspended);
+    // One that is to go elsewhere has been told so by its user.
+    let off = off.filter(|suspension| suspension.wanted.as_ref().is_none_or(|wanted| wanted.to.is_none()));
+    best_of(state, now, job, off.and_then(|suspension| suspension.home.first().copied()))
+}
+
+/// The best of the other GPUs of its type, and of its own (`left`) where that is idle.
+fn best_of(state: &State, now: Millis, job: &Job, left: Option<GpuId>) -> Result<GpuId, Option<Box<Reason>>> {
     let Some(on) = job.placement().map(|placement| &placement.gpus) else { return Err(None) };
     let Some(from) = on.first().and_then(|gpu| state.gpu(*gpu)).map(|gpu| &gpu.info) else {
         return Err(None);
     };
     let arrived = with_arrivals(state, now.max(state.now()), job);
-    let others = arrived.slots.iter().filter(|slot| !on.contains(&slot.id) && from.is_like(&slot.gpu.info));
-    let mut others: Vec<&Slot<'_>> = others.collect();
-    others.sort_by_key(|slot| (!slot.idle, slot.tenants, Reverse(slot.free), slot.id));
+    let own = |slot: &Slot<'_>| left == Some(slot.id);
+    let places = arrived.slots.iter().filter(|slot| {
+        if on.contains(&slot.id) { own(slot) && slot.idle } else { from.is_like(&slot.gpu.info) }
+    });
+    let mut places: Vec<&Slot<'_>> = places.collect();
+    places.sort_by_key(|slot| (!slot.idle, slot.tenants, own(slot), Reverse(slot.free), slot.id));
     let mut bars = Vec::new();
-    for slot in others {
+    for slot in places {
         match bars_move(state, now, job, slot.id) {
-            Some(bar) => bars.push(bar),
+            Some(bar) if !own(slot) => bars.push(bar),
+            Some(_) => {}
             None => return Ok(slot.id),
         }
     }

@@ -123,6 +123,9 @@ impl State {
         let now = self.now;
         let job = self.get(id)?;
         self.allowed(job, by)?;
+        if !matches!(job.phase, Phase::Running { .. }) {
+            return Err(wrong(job, "it is on no GPU from which it could move"));
+        }
         if let Some(hint) = Self::bars_suspension(job) {
             return Err(wrong(job, hint));
         }
@@ -133,7 +136,11 @@ impl State {
         let from = from.and_then(|gpus| gpus.first()).and_then(|gpu| self.gpu(*gpu));
         let Some(from) = from else { return Err(Rejected::NoSuchGpu) };
         let hint = if from.info.uuid == target.info.uuid {
-            Some("it is on that GPU")
+            Some(if job.is_off() {
+                "it left that GPU, to which `carma resume` brings it back"
+            } else {
+                "it is on that GPU"
+            })
         } else if [from, target].iter().any(|gpu| gpu.info.is_mig()) {
             Some("the driver moves no process between MIG instances")
         } else if !from.info.is_like(&target.info) {

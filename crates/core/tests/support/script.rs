@@ -56,7 +56,7 @@ use carma_core::model::{
     HostUse, Job, JobId, JobState, NewJob, Phase, Placement, ProcessRef, Profile, Request, RunTime, RunsOf,
     SharingMode, User, UserGone,
 };
-use carma_core::plan::{answers, bars_move, best_move, evaluate, plan, sooner, spared};
+use carma_core::plan::{answers, bars_move, best_place, evaluate, plan, sooner, spared};
 use carma_core::policy::{Allowance, Options, Order, RecoveryMethod, presets};
 use carma_core::reading::{GpuInfo, GpuKind, Health};
 use carma_core::slowdown::{Class, Company, Outlook, Pace, questions};
@@ -497,7 +497,10 @@ impl Stage {
             "best-move" => {
                 let job = words.job()?;
                 let mover = self.state.job(job).ok_or("there is no such job")?;
-                match best_move(&self.state, self.clock, mover) {
+                match best_place(&self.state, self.clock, mover) {
+                    Ok(to) if mover.is_off() && mover.placement().is_some_and(|on| on.gpus.contains(&to)) => {
+                        self.say(format!("job {job} had best come back to GPU {}", to.0));
+                    }
                     Ok(to) => self.say(format!("job {job} had best move to GPU {}", to.0)),
                     Err(None) => self.say(format!("job {job} could move to no GPU")),
                     Err(Some(reason)) => self.say(format!("job {job} could move to no GPU: {reason}")),
