@@ -787,9 +787,22 @@ pub struct WaitingView {
     /// An operator's urgent job for which GPUs are kept from when it comes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub urgent: bool,
-    /// The job whose end it waits for.
+    /// The job whose end it waits for; absent where time alone brings what it waits for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub end: Option<EndView>,
+    /// What it waits for that comes by time alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<TimeView>,
+}
+
+/// What a job waits for that comes by time alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TimeView {
+    /// What, after "waits for".
+    pub text: String,
+    /// How long that takes from now on, seconds, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_s: Option<u64>,
 }
 
 /// The end of a job that others wait for.

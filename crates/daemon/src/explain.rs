@@ -7,9 +7,9 @@ use crate::view::{Asker, Live, Subject, attempts, indices};
 use carma_api::VERSION;
 use carma_api::wire::{
     EndView, ExplainReply, GpuVerdict, LeftView, NeighbourView, ProgressView, RateView, RelievedView,
-    RunningView, SoonerView, WaitingView,
+    RunningView, SoonerView, TimeView, WaitingView,
 };
-use carma_core::explain::{Help, OfTheGpu, Reason, Refusal, Sooner, UserLimit};
+use carma_core::explain::{Help, OfTheGpu, Reason, Refusal, Soon, Sooner, UserLimit};
 use carma_core::ledger::Gpu;
 use carma_core::model::{Job, JobId, Phase, Placement, RunTime, SharingMode};
 use carma_core::plan::{Answer, Spared, makes_room_for};
@@ -73,8 +73,11 @@ pub fn explain(
             ends.retain(|(id, _)| waits.as_ref().is_none_or(|waits| may_help(state, *id, job, waits)));
             let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
             let found = carma_core::plan::sooner(state, now, job, &order);
-            reply.waiting = waiting(asker, state, now, job)
-                .map(|waiting| WaitingView { end: end(state, id, &unusable, &ends, &found), ..waiting });
+            let time = waits.as_ref().and_then(|waits| waits.soon(now)).map(time);
+            // What comes by time alone needs no end.
+            let end = end(state, id, &unusable, &ends, &found).filter(|end| time.is_none() || end.makes_room);
+            reply.waiting =
+                waiting(asker, state, now, job).map(|waiting| WaitingView { end, time, ..waiting });
             reply.sooner = found.iter().filter_map(sooner).collect();
         }
         (Subject::Live(_), Phase::Running { placement, .. }) if !job.is_off() => {
@@ -250,7 +253,13 @@ fn waiting(asker: Asker<'_>, state: &State, now: Millis, job: &Job) -> Option<Wa
         overdue: by_length && free && state.is_overdue(job, now),
         urgent: by_length && free && job.is_urgent(),
         end: None,
+        time: None,
     })
+}
+
+fn time(soon: Soon) -> TimeView {
+    // What is left of a second is one, so that 0 says now.
+    TimeView { text: soon.what, left_s: soon.left.map(|left| left.0.div_ceil(1000)) }
 }
 
 /// What gives it its place.

@@ -4,7 +4,8 @@ use super::queue::gpu_list;
 use super::{Context, show, unwritten};
 use crate::cli::ShowArgs;
 use carma_api::wire::{
-    EndView, ExplainReply, GpuVerdict, JobView, NeighbourView, RelievedView, RunningView, WaitingView,
+    EndView, ExplainReply, GpuVerdict, JobView, NeighbourView, RelievedView, RunningView, TimeView,
+    WaitingView,
 };
 use carma_cli::failure::Outcome;
 use carma_cli::{Block, Column, Screen, Table, clip, time_of_day, wrap};
@@ -68,6 +69,7 @@ fn render(reply: &ExplainReply, screen: &Screen) -> String {
         let of_user = job.reason.code == "UserLimit";
         let end = waiting.end.as_ref().filter(|end| !limited || of_user || !end.starts_on.is_empty());
         block.line_if("waits for", end.map(|end| short(&waits_for(end, waiting, of_user))));
+        block.line_if("waits for", waiting.time.as_ref().map(|time| short(&by_time(time))));
     }
     block.line_if("expected", expected(reply).as_deref().map(short));
     // A place in the order of run times says it already.
@@ -204,6 +206,14 @@ fn waits_for(end: &EndView, waiting: &WaitingView, of_user: bool) -> String {
         let supposed = if end.unknown > 0 { "if nothing else is learned " } else { "" };
         let on = gpu_list(&end.starts_on);
         format!("the end of {job}, {expected}; {supposed}it would {goes} GPU {on} then")
+    }
+}
+
+/// What it waits for that comes by time alone.
+fn by_time(time: &TimeView) -> String {
+    match time.left_s {
+        Some(left) => format!("{}, in about {}", time.text, Millis::secs(left)),
+        None => time.text.clone(),
     }
 }
 
@@ -538,6 +548,7 @@ mod tests {
                     starts_on: vec![2],
                     unknown: 0,
                 }),
+                time: None,
             }),
             gpus: vec![
                 verdict(0, &[3, 5], "too little memory: job 3 12.0 GiB, job 5 10.0 GiB", &[]),
@@ -684,6 +695,10 @@ mod tests {
         assert_eq!(start(&waiting, NOW, &utc).unwrap(), "urgent: GPUs are kept for it now");
         (waiting.stands, waiting.due_ms) = (true, None);
         assert!(start(&waiting, NOW, &utc).unwrap().starts_with("no bound while the quota"));
+        let mut time = TimeView { text: "job 3 to have been active for 30 s".into(), left_s: Some(6) };
+        assert_eq!(by_time(&time), "job 3 to have been active for 30 s, in about 6 s");
+        time.left_s = None;
+        assert_eq!(by_time(&time), "job 3 to have been active for 30 s");
         let mut end = EndView { job: 7, gpus: vec![0, 1], starts_on: vec![1], ..EndView::default() };
         assert_eq!(
             waits_for(&end, &WaitingView::default(), false),

@@ -41,6 +41,26 @@ fn where_hard_limits_add_up_to_more_than_the_gpu_a_neighbour_may_fail() {
 }
 
 #[test]
+fn a_job_that_waits_for_a_window_is_told_of_no_end() {
+    let config = "policy = 'aegis'\n[sampling]\nwindow = '5min'\n";
+    let daemon = Setup::new("virtual:1xA100-40GB").config(config).start();
+    let run = || task(&["--memory=5G", "--sm=0.3", "--work=600s", "--startup=0s"], Some(6));
+    let first = daemon.submit(run());
+    daemon.in_state(first, "RUNNING");
+    let second = daemon.submit(run());
+    let waiting = until("the first to have been seen active", || {
+        explained(&daemon, second)
+            .waiting
+            .filter(|waiting| waiting.time.as_ref().is_some_and(|time| time.left_s.is_some()))
+    });
+    let time = waiting.time.unwrap();
+    assert_eq!(time.text, format!("job {first} on GPU 0 to have been active for 5 min"));
+    assert!(time.left_s.unwrap() <= 300 && waiting.end.is_none(), "{time:?} {:?}", waiting.end);
+    let text = stdout(&daemon.carma(&["explain", &second.to_string()]));
+    assert!(text.contains("waits for: job 1 on GPU 0 to have been active for 5 min, in about "), "{text}");
+}
+
+#[test]
 fn a_job_waits_and_what_would_let_it_start_does() {
     let config = "policy = 'carma'\nsharing = 'time-slice'\n[sampling]\nwindow = '3s'\n";
     let daemon = Setup::new("virtual:1xA100-40GB").config(config).start();

@@ -95,7 +95,7 @@ impl Refusal {
                 format!("job {job} is starting: no activity yet")
             }
             Self::Starting { job, active_for: Some(active), window } => {
-                format!("job {job} is starting: seen for {active} of {window}")
+                format!("job {job} is starting: active for {active} of {window}")
             }
             Self::Rising { job, holds, forecast: MiB::ZERO, window: _ } => {
                 format!("job {job} takes {holds}, more than reserved")

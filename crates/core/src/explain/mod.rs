@@ -7,6 +7,7 @@ mod code;
 mod public;
 mod reason;
 mod refusal;
+mod soon;
 mod sooner;
 #[cfg(test)]
 mod tests;
@@ -14,4 +15,5 @@ mod text;
 
 pub use reason::{Aside, Filling, Narrowed, Reason, UserLimit};
 pub use refusal::{Holder, NoGpu, OfTheGpu, Refusal};
+pub use soon::Soon;
 pub use sooner::{Help, Sooner};
