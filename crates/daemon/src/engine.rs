@@ -876,6 +876,15 @@ impl Engine {
                 return conflict(format!("jobs cannot be suspended here: {why}; see `carma doctor`"));
             }
         };
+        if let Some(job) = self.state.job(id)
+            && State::bars_suspension(job).is_none()
+            && self.state.has_yet_to_use_gpus(job)
+        {
+            return conflict(format!(
+                "job {id} cannot be suspended yet: none of its processes has used its GPU so far; \
+                 `carma requeue {id}` puts it back into the queue"
+            ));
+        }
         let running = self.state.job(id).filter(|job| driver.takes_host_memory() && !job.is_off());
         let Some((job, placement)) = running.and_then(|job| Some((job, job.placement()?))) else {
             return Ok(());

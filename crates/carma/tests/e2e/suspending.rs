@@ -51,7 +51,13 @@ fn steps(daemon: &Daemon, id: u64) -> usize {
 
 #[track_caller]
 fn suspended(daemon: &Daemon, id: u64) -> JobDetail {
-    carma(daemon, &["suspend", &id.to_string()]);
+    // Where it was just started, the look in which it is seen on its GPU may be on its way to the engine.
+    until("its suspension to be accepted", || {
+        let output = daemon.carma(&["suspend", &id.to_string()]);
+        let early = stderr(&output).contains("has used its GPU so far");
+        assert!(output.status.success() || early, "{}\n{}", stderr(&output), daemon.log());
+        output.status.success().then_some(())
+    });
     daemon.in_state(id, "SUSPENDED")
 }
 
@@ -172,8 +178,10 @@ fn what_cannot_be_suspended_is_told_why() {
     let turns = Some(SharingMode::TimeSlice);
     let cpu = daemon.submit(SubmitRequest { sharing: turns, ..job(&["/bin/sleep", "600"]) });
     daemon.in_state(cpu, "RUNNING");
-    carma(&daemon, &["suspend", &cpu.to_string()]);
-    until("it to run on", || daemon.log().contains("none of its processes uses a GPU now").then_some(()));
+    until("its GPU to have been looked at", || {
+        let why = stderr(&daemon.carma(&["suspend", &cpu.to_string()]));
+        why.contains("none of its processes has used its GPU so far").then_some(())
+    });
     daemon.in_state(cpu, "RUNNING");
     carma(&daemon, &["cancel", &cpu.to_string()]);
 }

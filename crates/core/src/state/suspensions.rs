@@ -73,6 +73,21 @@ impl State {
         }
     }
 
+    /// Whether a job that was started was not seen on its GPUs yet, although they were looked at since: the driver has nothing of it to
+    /// take off.
+    #[must_use]
+    pub fn has_yet_to_use_gpus(&self, job: &Job) -> bool {
+        let Some(placement) = job.placement().filter(|_| !job.is_off()) else { return false };
+        placement.gpus.iter().filter_map(|gpu| self.gpu(*gpu)).all(|gpu| {
+            let tenant = gpu.tenant(job.spec.id);
+            // What is not matched with a job may be this one's.
+            let seen = gpu.seen.as_ref().filter(|seen| seen.processes_known && seen.foreign.is_empty());
+            tenant.zip(seen).is_some_and(|(tenant, seen)| {
+                seen.at > tenant.placed && tenant.active_since.is_none() && tenant.peak.is_none()
+            })
+        })
+    }
+
     pub(super) fn suspend(&mut self, id: JobId, by: &User) -> Result<(), Rejected> {
         let job = self.get(id)?;
         self.allowed(job, by)?;
@@ -397,11 +412,16 @@ impl State {
             });
         }
         let spread = job.suspension().is_some_and(Suspension::is_spread);
+        // Its user has asked for it back meanwhile: it runs, as that one wants.
+        let withdrawn = job.suspension().is_some_and(|suspension| {
+            let back = suspension.wanted.as_ref().is_some_and(|wanted| wanted.to.is_none());
+            back && suspension.cause.is_none()
+        });
         if step == Some(SuspendStep::Suspending) {
             return self.change_halt(id, |halt| {
                 if spread {
                     halt.times = halt.times.max(MOST_SPREADS);
-                } else {
+                } else if !withdrawn {
                     halt.failed = Some(why);
                 }
                 halt.now = None;
