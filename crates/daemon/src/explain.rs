@@ -307,19 +307,30 @@ fn why_there(asker: Asker<'_>, state: &State, now: Millis, job: &Job) -> String 
 
 /// Of a long line, whose jobs are before it.
 fn behind(state: &State, now: Millis, job: &Job) -> Option<String> {
-    const LONG: usize = 10;
     let line = state.queue().line(now);
     let mut users: BTreeMap<&str, usize> = BTreeMap::new();
     for (_, before) in line.take_while(|(key, _)| key.id != job.spec.id) {
         *users.entry(&before.spec.user.name).or_default() += 1;
     }
+    whose(&users, &job.spec.user.name)
+}
+
+/// Whose so many jobs are, where they are many. `own`: the user of the job behind them.
+fn whose(users: &BTreeMap<&str, usize>, own: &str) -> Option<String> {
+    const LONG: usize = 10;
     let before: usize = users.values().sum();
-    let (user, most) = users.into_iter().max_by_key(|(_, number)| *number)?;
-    let others = match before - most {
-        0 => String::new(),
-        others => format!(" and {others} of others"),
-    };
-    (before >= LONG).then(|| format!("behind {most} jobs of {user}{others}"))
+    let (most_of, most) =
+        users.iter().max_by_key(|(_, number)| **number).map(|(user, most)| (*user, *most))?;
+    let owns = users.get(own).copied().filter(|_| most_of != own).unwrap_or(0);
+    let of = if most_of == own { "its user" } else { most_of };
+    let mut words = format!("behind {most} jobs of {of}");
+    let rest = [(owns, "its user"), (before - most - owns, "others")];
+    let rest: Vec<_> = rest.into_iter().filter(|(number, _)| *number > 0).collect();
+    for (at, (number, of)) in rest.iter().enumerate() {
+        let joint = if at + 1 < rest.len() { "," } else { " and" };
+        let _ = write!(words, "{joint} {number} of {of}");
+    }
+    (before >= LONG).then_some(words)
 }
 
 /// Whether the job cannot have a GPU even if all that is on it ends.
@@ -684,8 +695,20 @@ mod tests {
         let said = |state: &State, id| behind(state, NOW, state.job(JobId(id)).unwrap());
         assert_eq!(said(&state, 3), None);
         (4..=13).for_each(|id| submit(&mut state, id, 1, 0));
-        let user = state.job(JobId(3)).unwrap().spec.user.name.clone();
-        assert_eq!(said(&state, 13), Some(format!("behind 10 jobs of {user}")));
+        assert_eq!(said(&state, 13).as_deref(), Some("behind 10 jobs of its user"));
+        let told = |users: &[(&'static str, usize)]| whose(&users.iter().copied().collect(), "eve");
+        assert_eq!(told(&[("eve", 3), ("bob", 6)]), None);
+        assert_eq!(told(&[("bob", 12)]).as_deref(), Some("behind 12 jobs of bob"));
+        assert_eq!(
+            told(&[("bob", 68), ("eve", 4)]).as_deref(),
+            Some("behind 68 jobs of bob and 4 of its user")
+        );
+        let all = [("bob", 68), ("eve", 4), ("carol", 1), ("dave", 2)];
+        assert_eq!(told(&all).as_deref(), Some("behind 68 jobs of bob, 4 of its user and 3 of others"));
+        assert_eq!(
+            told(&[("eve", 9), ("carol", 1)]).as_deref(),
+            Some("behind 9 jobs of its user and 1 of others")
+        );
         assert!(
             why_there(Asker::new(&anybody(), false), &state, NOW, state.job(JobId(13)).unwrap())
                 .contains("behind 10 jobs of")
