@@ -126,6 +126,11 @@ impl KeptLog {
         Ok(out.flush()?)
     }
 
+    /// Whether what was printed of it was nothing, from its start.
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.at == 0
+    }
+
     /// Goes to where the last `lines` lines begin.
     ///
     /// # Errors

@@ -68,7 +68,7 @@ fn kept(
         return Ok(Some(log));
     }
     log.print(&mut io::stdout().lock(), |error| refused(detail, error))?;
-    Ok(None)
+    if log.is_empty() { was_started(detail).map(|()| None) } else { Ok(None) }
 }
 
 /// Prints a log that is a file of the user's, or makes ready to follow it.
@@ -80,8 +80,8 @@ fn file(detail: &JobDetail, args: &LogsArgs, follow: bool) -> Result<Option<Foll
             let start = args.tail.map_or(Ok(0), |lines| tail_start(&file, lines));
             let start = start.map_err(|e| unreadable(detail, &e))?;
             if !follow {
-                print_from(file, start, detail)?;
-                return Ok(None);
+                let printed = print_from(file, start, detail)?;
+                return if printed == 0 { was_started(detail).map(|()| None) } else { Ok(None) };
             }
             Ok(Some(Follower::resume(path, owner, file, start)))
         }
@@ -102,15 +102,20 @@ impl Attendant for Reader {
     }
 }
 
-/// Prints what is there now, and not what a busy job adds meanwhile.
-fn print_from(mut file: File, start: u64, detail: &JobDetail) -> Result<(), Failure> {
+/// Prints what is there now, and not what a busy job adds meanwhile. Returns how many bytes that were.
+fn print_from(mut file: File, start: u64, detail: &JobDetail) -> Result<u64, Failure> {
     let failed = |e: io::Error| unreadable(detail, &e);
     let length = file.metadata().map_err(failed)?.len();
     file.seek(SeekFrom::Start(start)).map_err(failed)?;
     let mut out = io::stdout().lock();
-    io::copy(&mut file.take(length.saturating_sub(start)), &mut out)?;
+    let printed = io::copy(&mut file.take(length.saturating_sub(start)), &mut out)?;
     out.flush()?;
-    Ok(())
+    Ok(printed)
+}
+
+/// Of a job without a line of output: a command that was never started has none for a reason.
+fn was_started(detail: &JobDetail) -> Result<(), Failure> {
+    if detail.job.reason.code == "NotStarted" { Err(no_output(detail)) } else { Ok(()) }
 }
 
 fn unreadable(detail: &JobDetail, error: &io::Error) -> Failure {

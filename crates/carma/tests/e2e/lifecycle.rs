@@ -280,6 +280,25 @@ fn a_deleted_log_is_still_readable_while_the_job_runs() {
 }
 
 #[test]
+fn a_job_that_was_never_started_has_no_output_for_a_reason() {
+    let daemon = Setup::new(ONE).start();
+    let own = daemon.dir.path().join("own.log").display().to_string();
+    let gone = SubmitRequest { cwd: "/nowhere/at/all".into(), ..job(&["true"]) };
+    for request in [gone.clone(), SubmitRequest { output: Some(own), ..gone }] {
+        let id = daemon.submit(request).to_string();
+        daemon.end_of(id.parse().unwrap());
+        for args in [&["logs", &id][..], &["logs", "-n3", &id], &["logs", "-f", &id]] {
+            let output = daemon.carma(args);
+            let why = format!("job {id} has no output: FAILED, the command was not started: its directory");
+            assert!(!output.status.success() && stderr(&output).contains(&why), "{}", stderr(&output));
+        }
+    }
+    let silent = daemon.submit(job(&["true"]));
+    daemon.end_of(silent);
+    assert!(daemon.carma(&["logs", &silent.to_string()]).status.success());
+}
+
+#[test]
 fn rubbish_on_the_socket_harms_nobody() {
     let daemon = Setup::new(ONE).start();
     let mut stream = UnixStream::connect(daemon.socket()).unwrap();
