@@ -655,12 +655,25 @@ fn a_configuration_is_checked() {
     for part in ["there is no user no-such-user", "there is no group no-such-group", "no other mistakes"] {
         assert!(said.contains(part), "{said}");
     }
+    fs::write(&good, "socket = 'relative.sock'\nstate-dir = '/nowhere/state'\n").unwrap();
+    let output = check(&good);
+    assert_eq!((code(&output), out(&output).lines().count()), (0, 2), "{}", out(&output));
+    assert!(out(&output).contains("socket = 'relative.sock' is found from"), "{}", out(&output));
     let output = check(&bad);
     assert_eq!(code(&output), 2);
     assert!(err(&output).contains("bad.toml:2: unknown field `polcy`"), "{}", err(&output));
     assert_eq!(code(&check(Path::new("/nowhere.toml"))), 2);
     // With these the daemon does not start, either.
-    for (text, line) in [("gpus = 'virtual:9xFOO'\n", 1), ("policy = 'kace'\nkace-model = '/nowhere'\n", 2)] {
+    fs::create_dir(dir.path().join("full")).unwrap();
+    fs::write(dir.path().join("full/thesis.tex"), "").unwrap();
+    let full = format!("\nstate-dir = '{}/full'\n", dir.path().display());
+    for (text, line) in [
+        ("gpus = 'virtual:9xFOO'\n", 1),
+        ("policy = 'kace'\nkace-model = '/nowhere'\n", 2),
+        (&full, 2),
+        ("state-dir = '/proc/x'\n", 1),
+        ("\n\nsocket = '/proc'\n", 3),
+    ] {
         fs::write(&bad, text).unwrap();
         let output = check(&bad);
         assert_eq!(code(&output), 2, "{text}");

@@ -3,6 +3,8 @@
 pub mod keys;
 pub mod limits;
 
+use crate::error::ServeError;
+use crate::layout;
 use carma_api::parse;
 use carma_core::model::SharingMode;
 use carma_core::policy::{
@@ -350,6 +352,14 @@ pub fn check(file: &Path) -> Result<Config, ConfigError> {
     let (config, text) = read(file)?;
     let mistake = |what| Mistake::new(&["kace-model"], what).in_file(file, &text);
     config.kace().map_err(mistake)?;
+    let refused = |key, why: ServeError| Mistake::new(&[key], format!("{key}: {why}")).in_file(file, &text);
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    if let Some(dir) = config.state_dir.as_ref().map(absolute) {
+        layout::check_state_dir(&dir).map_err(|why| refused("state-dir", why))?;
+    }
+    if let Some(socket) = config.socket.as_ref().map(absolute) {
+        layout::check_socket(&socket).map_err(|why| refused("socket", why))?;
+    }
     Ok(config)
 }
 
@@ -541,6 +551,20 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// What keeps no daemon from its start, and is seldom meant.
+    #[must_use]
+    pub fn remarks(&self) -> Vec<String> {
+        let paths = [("socket", &self.socket), ("state-dir", &self.state_dir)];
+        let relative = paths.into_iter().filter_map(|(key, path)| {
+            let path = path.as_ref().filter(|path| !path.is_absolute())?;
+            Some(format!(
+                "{key} = '{}' is found from the directory where the daemon is started; name it from / on",
+                path.display()
+            ))
+        });
+        relative.collect()
     }
 
     /// What the policy `kace` predicts with.

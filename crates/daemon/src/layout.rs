@@ -60,7 +60,7 @@ pub(crate) struct Layout {
 impl Layout {
     /// Makes the directories and takes the lock. `state_dir` is absolute.
     pub(crate) fn prepare(state_dir: &Path, as_root: bool) -> Result<Self, ServeError> {
-        refuse_network(state_dir)?;
+        refuse_file_system(state_dir)?;
         make_own(state_dir)?;
         refuse_foreign(state_dir)?;
         own_dir(state_dir, 0o700)?;
@@ -117,6 +117,24 @@ impl Layout {
     }
 }
 
+/// Refuses a state directory that no daemon would start in, as far as that shows before anything is made. Not all can be seen by one who is
+/// not the daemon's user, and what belongs to whom is asked for root's only.
+pub(crate) fn check_state_dir(state_dir: &Path) -> Result<(), ServeError> {
+    refuse_file_system(state_dir)?;
+    match fs::metadata(state_dir) {
+        Ok(_) => {
+            if rustix::process::geteuid().is_root() {
+                refuse_others(state_dir)?;
+            }
+            match fs::read_dir(state_dir) {
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+                Ok(_) | Err(_) => refuse_foreign(state_dir),
+            }
+        }
+        Err(_) => Ok(()),
+    }
+}
+
 /// Makes a directory that is ours, with a mode, and those above it.
 fn own_dir(path: &Path, mode: u32) -> Result<(), ServeError> {
     make_own(path)?;
@@ -127,6 +145,11 @@ fn own_dir(path: &Path, mode: u32) -> Result<(), ServeError> {
 /// Makes a directory, and those above it, and refuses one that belongs to another user.
 fn make_own(path: &Path) -> Result<(), ServeError> {
     fs::create_dir_all(path).map_err(path_error("cannot create", path))?;
+    refuse_others(path)
+}
+
+/// Refuses a directory that belongs to another user.
+fn refuse_others(path: &Path) -> Result<(), ServeError> {
     let owner = fs::metadata(path).map_err(path_error("cannot look at", path))?.uid();
     if owner != rustix::process::geteuid().as_raw() {
         let why = format!("it belongs to user {owner}, who could change what carma keeps in it");
@@ -286,6 +309,9 @@ pub(crate) fn check_socket(socket: &Path) -> Result<(), ServeError> {
             "paths of sockets have at most {LONGEST_SOCKET} bytes, and this has {length}; choose a shorter one with --socket"
         ));
     }
+    if let Some(dir) = socket.parent() {
+        refuse_no_directory(dir)?;
+    }
     match fs::symlink_metadata(socket) {
         Ok(meta) if !meta.file_type().is_socket() => refused(
             "something that is not a socket is there, and carma does not delete it; choose another place with --socket"
@@ -302,13 +328,22 @@ enum FileSystem {
     Local,
     /// Locks may hold for this machine or this mount only.
     Shared(&'static str),
+    /// The kernel's own: users keep no files there.
+    Kernel(&'static str),
 }
 
 /// Tells file systems apart by `f_type` of statfs(2). The numbers are those of linux/magic.h and of the modules
 /// that are not in the kernel.
 const fn file_system(f_type: u64) -> FileSystem {
     // The kernel gives some of them as negative numbers of 32 bits.
-    FileSystem::Shared(match f_type & 0xffff_ffff {
+    let number = f_type & 0xffff_ffff;
+    match number {
+        0x9fa0 => return FileSystem::Kernel("proc"),
+        0x6265_6572 => return FileSystem::Kernel("sysfs"),
+        0x0027_e0eb | 0x6367_7270 => return FileSystem::Kernel("a file system of cgroups"),
+        _ => {}
+    }
+    FileSystem::Shared(match number {
         0x6969 => "NFS",
         0x517b => "SMB",
         0xff53_4d42 => "CIFS",
@@ -331,14 +366,35 @@ const fn file_system(f_type: u64) -> FileSystem {
     })
 }
 
-/// Refuses a state directory where two daemons could write one journal.
-fn refuse_network(state_dir: &Path) -> Result<(), ServeError> {
-    // The directory itself may be about to be made; a mount point is there already.
-    let Some(there) = state_dir.ancestors().find(|dir| dir.exists()) else { return Ok(()) };
+/// What a path is on that may be about to be made, and the part of it that is there; a mount point is.
+fn found_on(path: &Path) -> Result<Option<(&Path, FileSystem)>, ServeError> {
+    let Some(there) = path.ancestors().find(|dir| dir.exists()) else { return Ok(None) };
     let found = statfs(there).map_err(|e| path_error("cannot look at", there)(e.into()))?;
     #[expect(clippy::cast_sign_loss, reason = "a bit pattern; its type differs between architectures")]
-    match file_system(found.f_type as u64) {
-        FileSystem::Local => Ok(()),
+    let file_system = file_system(found.f_type as u64);
+    Ok(Some((there, file_system)))
+}
+
+/// Refuses a directory that is not there and cannot be made.
+fn refuse_no_directory(path: &Path) -> Result<(), ServeError> {
+    match found_on(path)? {
+        Some((_, FileSystem::Kernel(name))) => {
+            let why = format!("it is on {name}, where no directory can be made for it");
+            Err(path_error("cannot create", path)(io::Error::other(why)))
+        }
+        Some((there, _)) if !there.is_dir() => {
+            let why = format!("{} is not a directory", there.display());
+            Err(path_error("cannot create", path)(io::Error::other(why)))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+/// Refuses a state directory where none can be, or where two daemons could write one journal.
+fn refuse_file_system(state_dir: &Path) -> Result<(), ServeError> {
+    refuse_no_directory(state_dir)?;
+    match found_on(state_dir)?.map_or(FileSystem::Local, |(_, file_system)| file_system) {
+        FileSystem::Local | FileSystem::Kernel(_) => Ok(()),
         FileSystem::Shared(name) => {
             let why = format!(
                 "it is on {name}, where a lock may hold for one machine or one mount only: two daemons could write \
@@ -387,6 +443,33 @@ mod tests {
         ] {
             assert_eq!(file_system(f_type), FileSystem::Local, "{f_type:x}");
         }
+    }
+
+    #[test]
+    fn what_would_be_refused_is_refused_before_anything_is_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("file"), "").unwrap();
+        fs::create_dir(path("shared")).unwrap();
+        fs::set_permissions(path("shared"), Permissions::from_mode(0o1777)).unwrap();
+        fs::create_dir(path("full")).unwrap();
+        fs::write(path("full/thesis.tex"), "").unwrap();
+        for (state_dir, why) in [
+            (path("shared"), "all users may write to it (mode 1777)"),
+            (path("full"), "holds other files, such as thesis.tex"),
+            (path("file"), "is not a directory"),
+            (path("file/state"), "is not a directory"),
+            (PathBuf::from("/proc/carma"), "it is on proc"),
+        ] {
+            let checked = check_state_dir(&state_dir).unwrap_err().to_string();
+            assert!(checked.contains(why), "{checked}");
+            let as_root = rustix::process::geteuid().is_root();
+            assert_eq!(Layout::prepare(&state_dir, as_root).err().unwrap().to_string(), checked);
+        }
+        check_state_dir(&path("new/state")).unwrap();
+        assert!(!path("new").exists());
+        let error = check_socket(&path("file/s.sock")).unwrap_err().to_string();
+        assert!(error.contains("is not a directory"), "{error}");
     }
 
     #[test]

@@ -17,12 +17,14 @@ pub(crate) fn check(args: &ConfigCheckArgs) -> Outcome {
     }
     let config = config::check(&file).map_err(|mistake| Failure::usage(mistake.to_string()))?;
     let uid = rustix::process::geteuid().as_raw();
+    let mut remarks = config.remarks();
     let unknown = People::new(config.operators.as_deref(), config.limits, uid).unknown();
+    remarks.extend(unknown);
     let shown = file.display().to_string();
     let mut text: String =
-        unknown.iter().map(|line| format!("{}: {}\n", clean(&shown), clean(line))).collect();
+        remarks.iter().map(|line| format!("{}: {}\n", clean(&shown), clean(line))).collect();
     // Those may come: they keep no daemon from its start.
-    let none = if unknown.is_empty() { "no mistakes" } else { "no other mistakes" };
+    let none = if remarks.is_empty() { "no mistakes" } else { "no other mistakes" };
     let _ = writeln!(text, "{}: {none}", clean(&shown));
     print(&text)?;
     Ok(0)
