@@ -106,7 +106,7 @@ fn state(reply: &ExplainReply) -> String {
             (at.saturating_add(job.suspended_ms.unwrap_or(0)), job.ran_until().unwrap_or(reply.now_ms))
         }),
     };
-    // When it was suspended is not told.
+    // Of one that is suspended the time since it left counts, also while it waits to come back.
     if let Some((since, until)) = since.filter(|_| job.state != "SUSPENDED") {
         let word = if job.ended_ms.is_some() { "after" } else { "for" };
         let _ = write!(text, " {word} {}", Millis(until).since(Millis(since)));
@@ -116,6 +116,10 @@ fn state(reply: &ExplainReply) -> String {
                 let _ = write!(text, ", {all} in all");
             }
         }
+    }
+    let left_at = reply.attempts.last().and_then(|last| last.spells.last()?.until_ms);
+    if let Some(at) = left_at.filter(|_| job.state == "SUSPENDED") {
+        let _ = write!(text, " for {}", Millis(reply.now_ms).since(Millis(at)));
     }
     if !job.gpus.is_empty() {
         let _ = write!(text, " on GPU {}", gpu_list(&job.gpus));
@@ -957,9 +961,9 @@ mod tests {
         reply.job.gpus = vec![];
         reply.running.as_mut().unwrap().placed = "the GPU was idle".into();
         let spell = |gpu: u32, from_ms, until_ms| SpellView { gpus: vec![gpu], from_ms, until_ms };
-        reply.attempts[1].spells = vec![spell(1, 10, Some(20)), spell(0, 30, Some(40))];
+        reply.attempts[1].spells = vec![spell(1, 10, Some(20)), spell(0, 30, Some(reply.now_ms - 21_000))];
         let text = render(&reply, &Screen::of_width(None));
-        let words = "state:    SUSPENDED, it left GPU 0; policy adaptive\n\
+        let words = "state:    SUSPENDED for 21 s, it left GPU 0; policy adaptive\n\
                      why:      at its start: the GPU was idle; moved since to GPU 0\n";
         assert!(text.contains(words), "{text}");
         reply.job.reason.code = "Moved".into();

@@ -303,7 +303,8 @@ fn time_in_which_a_job_was_suspended_is_no_time_that_it_ran() {
         assert!(shown.contains(words), "{words}: {shown}");
     }
     let explained = carma(&daemon, &["explain", &id.to_string()]);
-    assert!(explained.contains("SUSPENDED, it left GPU 0; policy"), "{explained}");
+    assert!(explained.contains("SUSPENDED for 1 min "), "{explained}");
+    assert!(explained.contains(" s, it left GPU 0; policy"), "{explained}");
     carma(&daemon, &["move", &id.to_string(), "1"]);
     until("it to run on GPU 1", || {
         let job = daemon.show(id).job;
