@@ -12,7 +12,7 @@ use carma_api::parse;
 use carma_api::wire::CheckpointSignal;
 use carma_core::model::SharingMode;
 use carma_core::units::{MiB, Millis};
-use clap::builder::{OsStringValueParser, PossibleValuesParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, PossibleValuesParser, Resettable, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, Args, CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
@@ -80,7 +80,17 @@ fn takes_minus(command: clap::Command) -> clap::Command {
 /// # Errors
 /// A mistake in it, or a help that was asked for.
 pub(crate) fn matches() -> Result<ArgMatches, clap::Error> {
-    command().try_get_matches().map_err(without_value)
+    command().try_get_matches().map_err(|error| without_value(without_environment(error)))
+}
+
+/// A mistake as it is told where no variable is set: clap counts options from the environment among those that were written, and puts them
+/// into the usage as if they had to be.
+fn without_environment(error: clap::Error) -> clap::Error {
+    if !error.use_stderr() {
+        return error;
+    }
+    let bare = command().mut_arg("socket", |arg| arg.env(Resettable::Reset));
+    bare.try_get_matches().err().unwrap_or(error)
 }
 
 /// Where an option took the next one for its value, it has none.
