@@ -204,7 +204,10 @@ fn explained(reply: &UsageReply, alone: bool, hidden: &[&str], unit: Unit, scree
         );
     }
     lines.extend(metered(&reply.gpus, unit, screen));
-    let unmetered = reply.users.iter().filter(|user| user.energy_j.is_some() && user.unmetered_gpu_s > 0.0);
+    // What is nothing in hours as they are written here is not worth a line.
+    let is_some = |seconds: f64| hours(seconds) != hours(0.0);
+    let unmetered =
+        reply.users.iter().filter(|user| user.energy_j.is_some() && is_some(user.unmetered_gpu_s));
     let names: Vec<String> =
         unmetered.map(|user| format!("{} ({})", user.user, hours(user.unmetered_gpu_s))).collect();
     if !names.is_empty() {
