@@ -68,31 +68,32 @@ fn waiting_first(ids: Vec<u64>, waiting: impl Iterator<Item = u64>) -> Vec<u64> 
 /// Refusals that are told one by one: of a range that is larger than what there is, many are the same.
 const TOLD: usize = 20;
 
-/// Does something for each and says what was done. Neither a refusal nor a closed standard output stops the others; the exit
+/// Does something for each and says what was done, and then what was refused. Neither a refusal nor a closed standard output stops the others; the exit
 /// code is that of the first refusal.
 pub(crate) fn each<T>(
     all: impl IntoIterator<Item = T>,
     mut one: impl FnMut(T) -> Result<String, ClientError>,
 ) -> Outcome {
-    let (mut code, mut refused, mut printed) = (0, 0, Printed::default());
+    let (mut refused, mut printed, mut broken) = (Vec::new(), Printed::default(), None);
     for item in all {
         match one(item) {
             Ok(done) => printed.add(|| writeln!(io::stdout().lock(), "{done}")),
-            Err(refusal @ ClientError::Refused { .. }) => {
-                let failure = Failure::from(refusal);
-                refused += 1;
-                if refused <= TOLD {
-                    failure.tell();
-                }
-                code = if code == 0 { failure.code } else { code };
+            Err(refusal @ ClientError::Refused { .. }) => refused.push(Failure::from(refusal)),
+            Err(other) => {
+                broken = Some(other);
+                break;
             }
-            Err(other) => return Err(other.into()),
         }
     }
-    if refused > TOLD {
-        Failure::new(format!("{} more were refused", refused - TOLD)).tell();
+    // Last, so that what is left to do is not above a screen of what was done.
+    refused.iter().take(TOLD).for_each(Failure::tell);
+    if refused.len() > TOLD {
+        Failure::new(format!("{} more were refused", refused.len() - TOLD)).tell();
     }
-    Ok(printed.end(code))
+    match broken {
+        Some(broken) => Err(broken.into()),
+        None => Ok(printed.end(refused.first().map_or(0, |first| first.code))),
+    }
 }
 
 /// Gives one order; returns what was done.
