@@ -365,8 +365,16 @@ fn answers(gpus: &[GpuVerdict], is_back: bool, screen: &Screen) -> String {
     notes.extend((groups.len() < gpus.len()).then(|| "best of each row".to_owned()));
     let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
     let who = if is_back { "each GPU that it may come back to" } else { "each GPU" };
-    format!("\nWhat {who} says to it now{notes}:\n{}", table.render())
+    let mut text = format!("\nWhat {who} says to it now{notes}:\n{}", table.render());
+    // It takes the lines of two rows, and all of it fits a screen.
+    if predicted && groups.len() + 2 <= MOST_ROWS {
+        wrap(WHAT_IS_PREDICTED, screen, 0).iter().for_each(|line| text.extend([line, "\n"]));
+    }
+    text
 }
+
+/// What the columns are that only predictions have.
+const WHAT_IS_PREDICTED: &str = "Predicted, of the speed alone: KEEPS this job, SLOWEST the slowest one there (its number); GAIN: how much more all get done together.";
 
 /// `0-3,7`; of many the first, and how many.
 fn ranges(group: &[&GpuVerdict]) -> String {
@@ -610,6 +618,8 @@ mod tests {
                                                        GiB, job 5 10.0 GiB
         1    4 on it  12.8 GiB   0.61  0.48 (4)  0.35  below the floor of 0.50: job 4
         10   -        17.3 GiB      -         -     -  drained by root
+        Predicted, of the speed alone: KEEPS this job, SLOWEST the slowest one there
+        (its number); GAIN: how much more all get done together.
 
         It would start now:
           - if it takes no more: cancelled and submitted again with --gpu-memory 12G
@@ -633,6 +643,8 @@ mod tests {
         0    3,5      12.3 GiB      -         -     -  too little memory: job 3 12.0 GiB, job 5 10.0 GiB
         1    4 on it  12.8 GiB   0.61  0.48 (4)  0.35  below the floor of 0.50: job 4
         10   -        17.3 GiB      -         -     -  drained by root
+        Predicted, of the speed alone: KEEPS this job, SLOWEST the slowest one there (its number); GAIN: how much more all get
+        done together.
 
         It would start now:
           - if it takes no more: cancelled and submitted again with --gpu-memory 12G (not 20.0 GiB): on GPU 1
