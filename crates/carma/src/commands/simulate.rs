@@ -5,7 +5,7 @@ use super::report::{now, write_page};
 use super::trace::{catalogue_of, keep_apart};
 use crate::cli::SimulateArgs;
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Column, Screen, blocks, clean, print, print_json, shell_line, wrap};
+use carma_cli::{Column, Screen, blocks, clean, print, print_json, shell_line, spared_line, wrap};
 use carma_core::policy::{Order, Policy, RecoveryMethod, presets};
 use carma_hardware::GpuTypes;
 use carma_sim::event::baselines::{self, Baseline};
@@ -320,10 +320,11 @@ fn number(value: Option<f64>, digits: usize) -> String {
 /// need not.
 type Figure = (&'static str, fn(&PolicyRow) -> String, bool);
 
-const FIGURES: [Figure; 17] = [
+const FIGURES: [Figure; 18] = [
     ("MAKESPAN", |row| hours(row.figures.makespan_s), false),
     ("VS FIRST", |row| against(row.normalised.makespan), true),
     ("WAIT", |row| hours(row.figures.wait_mean_s), false),
+    (WAIT_MAX, |row| hours(row.figures.wait_max_s), false),
     ("JCT", |row| hours(row.figures.jct_mean_s), false),
     ("VS FIRST", |row| against(row.normalised.jct_mean), true),
     ("JCT P95", |row| hours(row.figures.jct_p95_s), false),
@@ -348,10 +349,12 @@ const FIGURES: [Figure; 17] = [
     ("LATER", later, true),
 ];
 
+/// The longest wait of a job. It goes first where a screen is too narrow: a table more is worth less.
+const WAIT_MAX: &str = "WAIT MAX";
 /// Attempts that were ended for slowing a neighbour down. Most tables have none: it is left out there.
 const EVICTED: &str = "EVICTED";
 
-const LEGEND: &str = "WAIT, JCT (job completion time), RUN (time on GPUs, all attempts) and SLOWDOWN (against running alone) are means over jobs; SMACT and MEMORY over all GPUs and the makespan; FAIRNESS is Jain's index over users of JCT / time alone.";
+const LEGEND: &str = "WAIT, JCT (job completion time), RUN (time on GPUs, all attempts) and SLOWDOWN (against running alone) are means over jobs; WAIT MAX is the longest wait; SMACT and MEMORY over all GPUs and the makespan; FAIRNESS is Jain's index over users of JCT / time alone.";
 const LEGEND_OF_EVICTED: &str = "EVICTED counts attempts that were ended for slowing another job down beyond its limit or the policy's floor: their time is in RUN, and not in SLOWDOWN.";
 const LEGEND_OF_SEVERAL: &str =
     "LATER is the most by which a job first started later than under exclusive, over exclusive's makespan.";
@@ -378,9 +381,19 @@ fn any_evicted(rows: &[PolicyRow]) -> bool {
     rows.iter().any(|row| row.figures.evictions > 0 || over_seeds(row))
 }
 
-/// The figures side by side, or, on a narrow screen, in tables one above the other.
+/// The figures side by side, or, on a narrow screen, in tables one above the other; the longest wait where that takes no table of its own.
 fn table(rows: &[PolicyRow], screen: &Screen) -> String {
-    let all = FIGURES.iter().filter(|(title, ..)| *title != EVICTED || any_evicted(rows));
+    let [all, fewer] = [true, false].map(|longest_wait| table_with(rows, longest_wait, screen));
+    if all.lines().count() <= fewer.lines().count() {
+        return all;
+    }
+    fewer + &spared_line(&[WAIT_MAX]).map_or_else(String::new, |line| format!("{line}\n"))
+}
+
+fn table_with(rows: &[PolicyRow], longest_wait: bool, screen: &Screen) -> String {
+    let all = FIGURES.iter().filter(|(title, ..)| {
+        (*title != EVICTED || any_evicted(rows)) && (*title != WAIT_MAX || longest_wait)
+    });
     let figures: Vec<&Figure> = all.filter(|(.., compares)| rows.len() > 1 || !compares).collect();
     let titles = figures.iter().map(|(title, ..)| Column::Right(title));
     let columns: Vec<Column> = std::iter::once(Column::Left("POLICY")).chain(titles).collect();
@@ -462,6 +475,30 @@ mod tests {
         assert_eq!(said(&[68, 68]), "68 of 80 jobs");
         assert_eq!(said(&[68, 80]), "68 to 80 of 80 jobs");
         assert_eq!(said(&[]), "80 jobs");
+    }
+
+    #[test]
+    fn the_longest_wait_is_shown_where_it_takes_no_table_of_its_own() {
+        let row = |policy: &str| -> PolicyRow {
+            let row = serde_json::json!({"policy": policy, "sharing": "mps", "seed": 1, "completed": 1, "wait_max_s": 50.0});
+            serde_json::from_value(row).unwrap()
+        };
+        let rows = [row("exclusive"), row("adaptive")];
+        let said = "Not shown, as this screen is narrow: WAIT MAX.\n";
+        assert!(table(&rows, &Screen::of_width(None)).contains("WAIT MAX"));
+        let mut dropped = 0;
+        for width in 60..200 {
+            let screen = Screen::of_width(Some(width));
+            let (shown, fewer) = (table(&rows, &screen), table_with(&rows, false, &screen));
+            if let Some(rest) = shown.strip_suffix(said) {
+                assert_eq!(rest, fewer, "{width}");
+                dropped += 1;
+            } else {
+                assert!(shown.contains("  50 s"), "{width}: {shown}");
+                assert_eq!(shown.lines().count(), fewer.lines().count(), "{width}");
+            }
+        }
+        assert!(dropped > 0 && dropped < 70, "{dropped}");
     }
 
     #[test]
