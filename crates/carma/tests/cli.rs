@@ -217,6 +217,12 @@ fn refusals_have_codes_of_their_own() {
     assert!(err(&output).starts_with("carma: job 1 belongs to bob\n"), "{}", err(&output));
     // It had asked which of them wait.
     assert_eq!(daemon.paths().len(), 4, "a refusal does not stop the others");
+    // On a terminal: what was done, then what was refused.
+    let both = daemon.dir.path().join("both");
+    let file = || fs::File::options().create(true).append(true).open(&both).unwrap();
+    carma(&daemon.socket(), &["cancel", "1-3"]).stdout(file()).stderr(file()).status().unwrap();
+    let text = fs::read_to_string(&both).unwrap();
+    assert!(text.starts_with("job 2: cancelled\ncarma: job 1 belongs to bob\n"), "{text}");
     let output = daemon.carma(&["submit", "true"]);
     assert_eq!((code(&output), err(&output).as_str()), (75, "carma: the queue is full\n"));
     let output = daemon.carma(&["drain", "9"]);
@@ -255,6 +261,21 @@ fn usage_is_2_before_anyone_is_asked() {
     assert_eq!(code(&output), 2);
     assert!(err(&output).contains("an argument is not UTF-8"), "{}", err(&output));
     assert_eq!(daemon.paths(), Vec::<String>::new());
+}
+
+/// The socket comes from the environment here.
+#[test]
+fn what_the_environment_says_is_no_part_of_the_usage() {
+    let daemon = Daemon::start(&[]);
+    for args in [&["wait"][..], &["explain"], &["show", "1", "2"]] {
+        let said = err(&daemon.carma(args));
+        assert!(said.contains("Usage: carma ") && !said.contains("--socket"), "{said}");
+    }
+    // Where it was written it is.
+    let said = err(&daemon.carma(&["wait", "--socket", "/s"]));
+    assert!(said.contains("--socket <PATH>"), "{said}");
+    let help = out(&daemon.carma(&["wait", "--help"]));
+    assert!(help.contains("[env: CARMA_SOCKET]"), "{help}");
 }
 
 #[test]

@@ -290,6 +290,10 @@ mod tests {
             assert_eq!(titles.contains("LATELY"), text.contains("LATELY halves"), "{text}");
             assert_eq!(titles.contains("OF ALONE"), text.contains("OF ALONE: "), "{text}");
         }
+        let mut seconds = reply.clone();
+        seconds.users[0].unmetered_gpu_s = 17.0;
+        let text = render(&seconds, &Screen::of_width(None));
+        assert!(!text.contains("Energy without time"), "0.00 h is none: {text}");
         let others = OthersView { users: 2, running: 1, held_gpu_s: 3600.0, ..OthersView::default() };
         let reply = UsageReply { users: vec![], others: Some(others), gpus: vec![], ..reply };
         insta::assert_snapshot!(render(&reply, &Screen::of_width(None)), @r"
