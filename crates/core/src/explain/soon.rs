@@ -54,7 +54,7 @@ impl NoGpu {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::JobId;
+    use crate::spec::JobId;
     use std::sync::Arc;
 
     fn soon(refusals: Vec<(u32, Refusal)>) -> Option<(String, Option<u64>)> {
