@@ -253,7 +253,8 @@ fn below(rule: Progress, outlook: &Outlook, start: Startup) -> Option<Fraction> 
 
 /// What a newcomer may cost a job over its whole run that keeps too little for others to join, as long as it keeps the floor.
 const LITTLE: Fraction = Fraction(Fraction::ONE.0 / 100);
-/// The same of one that does not keep the floor as it is: a newcomer of seconds beside one of hours.
+/// The same of one that does not keep the floor as it is: a newcomer of seconds beside one of hours. Light ones that stay do not
+/// join it.
 const NEXT_TO_NOTHING: Fraction = Fraction(Fraction::ONE.0 / 1000);
 
 /// How long a newcomer works beside these.
@@ -298,9 +299,15 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, want: &Want, rule: Progre
             // How long one stays that is tried is not known: it is not kept out for the whole run of a job that it leaves the floor.
             let least = if want.is_tried { rule.floor } else { rule.whole_run() };
             // One that costs it little would else wait for its end, if it keeps too little as it is.
-            let as_now = beside.course(neighbour).map(|course| course.whole_run_as_now(now));
-            let may_cost = if whole >= rule.floor { LITTLE } else { NEXT_TO_NOTHING };
-            if as_now.is_some_and(|as_now| as_now.0.saturating_sub(whole.0) <= may_cost.0) {
+            let costs_little = |course: Course| {
+                let may_cost = match whole >= rule.floor {
+                    true => LITTLE,
+                    false if course.outlasts(stays.0, false) => NEXT_TO_NOTHING,
+                    false => return false,
+                };
+                course.whole_run_as_now(now).0.saturating_sub(whole.0) <= may_cost.0
+            };
+            if beside.course(neighbour).is_some_and(costs_little) {
                 return None;
             }
             (whole < least).then_some(Objection::WholeRun { job: neighbour.job, whole, least })
