@@ -50,7 +50,7 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
         if others.is_empty() {
             continue;
         }
-        let Some(latest) = latest_of(state, &holding_up) else { continue };
+        let Some(latest) = latest_of(state, holding_up) else { continue };
         let Phase::Running { placement: evicted, .. } = &latest.phase else { continue };
         if promised.is_none() && spares(state, latest, job).is_some() {
             continue;
@@ -102,7 +102,7 @@ fn part(state: &State, now: Millis, touched: &BTreeSet<GpuId>, plan: &mut Plan) 
         let Some(together) = measured_together(state, now, &jobs).filter(|sum| *sum < LEAST_TOGETHER) else {
             continue;
         };
-        let Some(latest) = latest_of(state, &gpu.tenants.iter().collect::<Vec<_>>()) else { continue };
+        let Some(latest) = latest_of(state, &gpu.tenants) else { continue };
         let others = jobs.iter().filter(|job| job.spec.id != latest.spec.id);
         let longest = others.max_by_key(|job| (state.course(job).likely_left(), job.spec.id));
         let Some((longest, measured)) = longest.and_then(|job| Some((*job, job.measured?))) else { continue };
@@ -162,8 +162,8 @@ fn tenants_holding_up<'a>(state: &'a State, job: &Job) -> Vec<&'a Tenant> {
 }
 
 /// The tenant that came last.
-fn latest_of<'a>(state: &'a State, tenants: &[&Tenant]) -> Option<&'a Job> {
-    tenants.iter().max_by_key(|t| (t.placed, t.job)).and_then(|t| state.job(t.job))
+fn latest_of<'a>(state: &'a State, tenants: impl IntoIterator<Item = &'a Tenant>) -> Option<&'a Job> {
+    tenants.into_iter().max_by_key(|t| (t.placed, t.job)).and_then(|t| state.job(t.job))
 }
 
 /// Why a job stays although it slows down another below what the policy keeps that one at.
@@ -192,7 +192,7 @@ pub fn spared(state: &State, job: &Job) -> Option<Spared> {
     if limit(state, job).is_some() || measured.progress >= least {
         return None;
     }
-    let latest = latest_of(state, &tenants_holding_up(state, job))?;
+    let latest = latest_of(state, tenants_holding_up(state, job))?;
     let again = measured.before.is_some_and(|before| before < least);
     if !again || measured.over < state.options().slowdown_window {
         return Some(Spared::Once);

@@ -424,8 +424,7 @@ impl State {
                 let now = self.now;
                 // With each further signal the cause comes again, and by then others may be together.
                 if self.attempt_of(*job, *attempt)?.ending().is_none() {
-                    self.remember_company(*job, cause);
-                    self.relieve(cause, *job, false);
+                    self.taken_off(*job, cause, false);
                 }
                 self.end(*job, cause.clone())?;
                 self.update(*job, |job| {
@@ -438,10 +437,7 @@ impl State {
             }
             Action::Suspend { job, attempt, cause } => {
                 self.suspending(*job, *attempt, cause.as_ref())?;
-                if let Some(cause) = cause {
-                    self.remember_company(*job, cause);
-                    self.relieve(cause, *job, true);
-                }
+                cause.iter().for_each(|cause| self.taken_off(*job, cause, true));
                 Ok(())
             }
             Action::Resume { job, attempt, gpus } => self.resuming(*job, *attempt, gpus),

@@ -159,10 +159,16 @@ impl State {
         shared.into_iter().filter(|(_, gpu)| holds_up(gpu)).map(|(id, _)| id).collect()
     }
 
+    /// A job is taken off its GPUs; `suspended`: it keeps its work.
+    pub(super) fn taken_off(&mut self, job: JobId, cause: &EndCause, suspended: bool) {
+        self.remember_company(job, cause);
+        self.relieve(job, cause, suspended);
+    }
+
     /// Where a job goes because another was slowed down too much by those beside it, the classes with which it held that one up are
     /// not brought together again, if the policy goes by classes, and no job joins those that are left before they were measured. A limit
     /// of the other's own says nothing of jobs that come after it.
-    pub(super) fn remember_company(&mut self, gone: JobId, cause: &EndCause) {
+    fn remember_company(&mut self, gone: JobId, cause: &EndCause) {
         let EndCause::Evicted { job: slowed, apart, .. } = cause else { return };
         if self.options.policy.progress.is_none() {
             return;
@@ -186,8 +192,8 @@ impl State {
         }
     }
 
-    /// A job that was slowed down knows who went for its sake, and when.
-    pub(super) fn relieve(&mut self, cause: &EndCause, evicted: JobId, suspended: bool) {
+    /// The job that was slowed down keeps which neighbour was evicted for it, and when.
+    fn relieve(&mut self, evicted: JobId, cause: &EndCause, suspended: bool) {
         let EndCause::Evicted { job: slowed, slowdown, limit, .. } = *cause else { return };
         let placed = self.job(slowed).and_then(Job::placement).map(|placement| placement.at);
         let Some(since) = placed.filter(|_| slowed != evicted) else { return };
