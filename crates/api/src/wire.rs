@@ -909,7 +909,7 @@ pub struct RunningView {
     /// Why no neighbour is evicted although it is measured below that floor, in words. Absent: it is not below, or one is evicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_undone: Option<String>,
-    /// The latest neighbour that was evicted for its sake, in this attempt.
+    /// The latest neighbour that was evicted for it, in this attempt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relieved: Option<RelievedView>,
     /// Its memory rises again and again, so that more than a tenth above what it has stays reserved.

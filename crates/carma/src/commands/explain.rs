@@ -279,7 +279,7 @@ fn speed(job: &JobView, running: &RunningView) -> String {
     words.join("; ")
 }
 
-/// Who was evicted for its sake last, when and why.
+/// The latest neighbour that was evicted for it, when and why.
 fn evicted(relieved: RelievedView, now_ms: u64, screen: &Screen) -> String {
     let RelievedView { job, suspended, at_ms, slowdown_pct, limit_pct, times } = relieved;
     let more = if times > 1 { format!("; {times} times in all") } else { String::new() };

@@ -161,7 +161,7 @@ pub struct Job {
     /// Its progress beside its present neighbours, once measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Measured>,
-    /// The latest eviction for its sake.
+    /// The latest eviction of a neighbour that slowed it down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub relief: Option<Relief>,
     /// How its limit of slowdown was kept, in all attempts; `None`: it has none, or no window was measured.

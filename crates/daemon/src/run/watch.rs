@@ -26,7 +26,7 @@ pub enum Event {
         /// Its first process, where known.
         child: Option<ProcessRef>,
     },
-    /// Its supervisor was killed; its command goes on, and nobody hears what it prints or how it ends.
+    /// Its supervisor was killed; its command goes on, and what it prints and how it ends will not be known.
     Orphaned {
         /// The supervisor that was.
         supervisor: ProcessRef,
