@@ -232,6 +232,32 @@ impl SeenMemory {
 }
 
 impl Tenant {
+    /// A job that is placed now: nothing was seen of it, and nothing is known of what it takes.
+    #[must_use]
+    pub(crate) fn placed(job: JobId, reservation: Reservation, at: Millis) -> Self {
+        Self {
+            job,
+            reservation,
+            forecast: None,
+            exclusive: false,
+            limit: None,
+            starts_up: Millis::ZERO,
+            observed: None,
+            peak: None,
+            placed: at,
+            active_since: None,
+            stepped: None,
+            settled: false,
+            shared: false,
+            alone: None,
+            pace: None,
+            needs: None,
+            assured: MiB::ZERO,
+            untouched: None,
+            growth: Growth::default(),
+        }
+    }
+
     /// Memory that this tenant takes from placement, on a GPU of this capacity.
     #[must_use]
     pub fn takes(&self, capacity: MiB) -> MiB {
@@ -353,27 +379,7 @@ mod tests {
     use super::*;
 
     fn tenant() -> Tenant {
-        Tenant {
-            job: JobId(1),
-            reservation: Reservation::Whole,
-            forecast: None,
-            exclusive: false,
-            limit: None,
-            starts_up: Millis::ZERO,
-            observed: None,
-            peak: None,
-            placed: Millis::ZERO,
-            active_since: None,
-            stepped: None,
-            settled: false,
-            shared: false,
-            alone: None,
-            pace: None,
-            needs: None,
-            assured: MiB::ZERO,
-            untouched: None,
-            growth: Growth::default(),
-        }
+        Tenant::placed(JobId(1), Reservation::Whole, Millis::ZERO)
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use super::State;
 use crate::input::Rejected;
-use crate::ledger::{Gpu, Growth, Reservation, Tenant};
+use crate::ledger::{Gpu, Reservation, Tenant};
 use crate::model::{Basis, Floor, GpuId, Job, JobId, Phase, Placement, SharingMode};
 use crate::policy::{MemoryScreen, NeedSource, Order};
 use crate::units::{MiB, Millis};
@@ -232,25 +232,14 @@ impl State {
                 let memory = gpu.info.memory;
                 let on = |amount: MiB| Share::on(share, amount, memory);
                 gpu.add(Tenant {
-                    job: id,
-                    reservation: reservation.on(share, memory),
                     forecast: forecast.map(on),
                     exclusive,
                     limit: placement.cap,
                     starts_up,
-                    observed: None,
-                    peak: None,
-                    placed: placement.at,
-                    active_since: None,
-                    stepped: None,
-                    settled: false,
-                    shared: false,
-                    alone: None,
-                    pace: None,
                     needs: needs.map(on),
                     assured: on(assured),
                     untouched: is_limited_part.then(|| often.unwrap_or(MiB(memory.0 / UNTOUCHED))),
-                    growth: Growth::default(),
+                    ..Tenant::placed(id, reservation.on(share, memory), placement.at)
                 });
             })?;
         }
