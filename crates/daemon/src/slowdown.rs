@@ -512,7 +512,13 @@ impl Slowdowns {
                 None => fastest.at_most(&key, &rate).map(Going::AtMost),
             }
         };
-        let assumed = self.assumed.look(now, state, (looks, &counting), &going, &self.model, profiles);
+        let speed = |job: JobId, from: Millis, until: Millis| {
+            let own = watched.get(&job).and_then(|watch| watch.own.as_ref());
+            let rate = paces.rate(job, from, until, own).filter(is_countable)?;
+            Some((rate.rate.per_s, rate.advances))
+        };
+        let how_fast = (&going, &speed as assumed::Speed<'_>);
+        let assumed = self.assumed.look(now, state, (looks, &counting), how_fast, &self.model, profiles);
         self.news.commands.extend(assumed);
         inputs
     }

@@ -6,11 +6,13 @@
 //! maximisation of emission tomography does, Shepp and Vardi 1982). Tasks that were seen in several companies are told
 //! apart by that; of those that were always together, only the sum is known. Where tasks take all of a GPU their sum says
 //! no more than that, unless it is known how slow they are there: tasks that fill a GPU at .3 of their speed alone would
-//! fill three.
+//! fill three. What one of them wants shows all the same when it comes or leaves: by how much the others are slower
+//! ([`weighed`]).
 
-use crate::group::{Group, Mode};
+use crate::group::{Group, Member, Mode};
 use crate::online::SlowdownModel;
 use crate::profile::{Metrics, Profile, Stat};
+use std::collections::BTreeMap;
 
 /// A step goes so far: 1 explains what was seen at once, and follows noise.
 const STEP: f64 = 0.5;
@@ -236,13 +238,115 @@ pub fn refined(
         for ((metrics, mean), _) in
             metrics.iter_mut().zip(&means).zip(assumed).filter(|(_, assumed)| **assumed)
         {
-            (kind.set)(metrics, Stat::of((mean * step).clamp(LEAST * typical.mean, FULL)));
+            (kind.set)(metrics, Stat::of(kept(mean * step, typical.mean)));
         }
     }
     for (metrics, _) in metrics.iter_mut().zip(assumed).filter(|(_, assumed)| **assumed) {
         metrics.pcie_rx_mib_s = traffic(metrics);
     }
     Some(metrics)
+}
+
+/// How fast a task goes after some came to its group or left it, over its speed before.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct SpeedRatio {
+    /// That ratio.
+    pub ratio: f64,
+    /// The variance of its logarithm that comes from counting.
+    pub variance: f64,
+}
+
+/// What a task has to do with a change of its group.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Part {
+    /// It was there before, and is after it; how its speed changed, where that was measured.
+    Stayed(Option<SpeedRatio>),
+    /// It was there before.
+    Left,
+    /// It is there after it.
+    Came,
+}
+
+/// A task wants this factor more or less than assumed, one standard deviation, before it is seen what it costs others.
+const PRIOR: f64 = 2.0;
+/// What the model says of a ratio of speeds is off by this share, one standard deviation, and so is what tasks do by themselves from one
+/// stretch of seconds to the next. With .07 to .12 what followed from one change foretold the next less well, in plays on an H200 (docs/research/h200.md).
+const MODEL_OFF: f64 = 0.2;
+/// Factors that are tried: from a quarter to four times what is assumed, in steps of an eighth of an octave.
+const FACTORS: std::ops::RangeInclusive<i32> = -16..=16;
+
+/// Brings what is assumed of tasks that came to a group, or left it, closer to what that cost or brought the others. `all`: those before
+/// and after the change, with the part of each; `meant`: of whom something is assumed that may be otherwise, by position. Takes the factor on the activity of
+/// those that came, and its inverse for those that left, that is likeliest, given [`PRIOR`], what was measured and how sure that is. The
+/// new metrics, by position. `None`: nothing is predicted of the group, nothing was measured, or nothing follows.
+#[must_use]
+pub fn weighed(
+    model: &SlowdownModel,
+    all: &Group<'_>,
+    parts: &[Part],
+    meant: &[bool],
+) -> Option<Vec<Metrics>> {
+    let by = |factor: f64| -> Vec<Profile> {
+        let of = |((member, part), meant): ((&Member<'_>, &Part), &bool)| {
+            let mut profile = member.profile.clone();
+            match part {
+                Part::Came if *meant => profile.metrics = times(&profile.metrics, factor, all.sharing),
+                Part::Left if *meant => {
+                    profile.metrics = times(&profile.metrics, factor.recip(), all.sharing)
+                }
+                _ => {}
+            }
+            profile
+        };
+        all.members.iter().zip(parts).zip(meant).map(of).collect()
+    };
+    let measured: Vec<(usize, SpeedRatio)> = (0..parts.len())
+        .filter_map(|at| match parts[at] {
+            Part::Stayed(Some(ratio)) => Some((at, ratio)),
+            _ => None,
+        })
+        .collect();
+    if measured.is_empty() {
+        return None;
+    }
+    let unlikely = |step: i32| -> Option<f64> {
+        let factor = (f64::from(step) / 8.0).exp2();
+        let profiles = by(factor);
+        // Progress by position; of those that are not there, none.
+        let progress = |absent: Part| -> Option<BTreeMap<usize, f64>> {
+            let there = || (0..parts.len()).filter(|at| parts[*at] != absent);
+            let members: Vec<Member<'_>> =
+                there().map(|at| Member { profile: &profiles[at], ..all.members[at] }).collect();
+            let progress = model.expect(&Group { members: &members, ..*all }).ok()?;
+            Some(there().zip(progress).collect())
+        };
+        let (before, after) = (progress(Part::Came)?, progress(Part::Left)?);
+        let off = |(at, seen): &(usize, SpeedRatio)| {
+            let off = (after[at] / before[at] / seen.ratio).ln();
+            off * off / (seen.variance + MODEL_OFF * MODEL_OFF)
+        };
+        Some(measured.iter().map(off).sum::<f64>() + (factor.ln() / PRIOR.ln()).powi(2))
+    };
+    let tried = FACTORS.filter_map(|step| Some((step, unlikely(step)?)));
+    let (step, _) = tried.min_by(|a, b| a.1.total_cmp(&b.1))?;
+    let metrics = || by((f64::from(step) / 8.0).exp2()).into_iter().map(|profile| profile.metrics).collect();
+    (step != 0).then(metrics)
+}
+
+/// What is assumed of a task that does this many times as much.
+fn times(metrics: &Metrics, factor: f64, sharing: Mode) -> Metrics {
+    let (mut scaled, typical) = (*metrics, typical().metrics);
+    for kind in kinds(sharing) {
+        let (Some(stat), Some(typical)) = ((kind.of)(metrics), (kind.of)(&typical)) else { continue };
+        (kind.set)(&mut scaled, Stat::of(kept(stat.mean * factor, typical.mean)));
+    }
+    scaled.pcie_rx_mib_s = traffic(&scaled);
+    scaled
+}
+
+/// What is assumed in percent, within bounds.
+fn kept(percent: f64, typical: f64) -> f64 {
+    percent.clamp(LEAST * typical, FULL)
 }
 
 /// Of three sets of metrics, metric by metric, the middle one; where one of them lacks a metric, the first.

@@ -2,7 +2,7 @@
 //!
 //! The daemon and the simulator ask here alike; what they know of a job alone they find each in their own way.
 
-use crate::assumed::{Going, between, refined, typical};
+use crate::assumed::{Going, Part, between, refined, typical, weighed};
 use crate::group::{BadGroup, GpuType, Group, Member, Mode, TaskForecast};
 use crate::kace::trained::Trained;
 use crate::online::{Observed, SlowdownModel};
@@ -509,6 +509,36 @@ pub fn assume_either(
         middle != before
     });
     follows
+}
+
+/// What is assumed of the commands of jobs that came to a GPU or left it, of which nothing is known, by how much slower or faster the rest
+/// went since. `jobs`: all before and after the change, with the part of each in it; `sharing`: how they shared both times.
+#[must_use]
+pub fn assume_by_change(
+    model: &SlowdownModel,
+    (gpu, sharing): (&str, SharingMode),
+    jobs: &[(Class, Part)],
+    alone: &impl Alone,
+) -> BTreeMap<u64, Profile> {
+    let (classes, parts): (Vec<Class>, Vec<Part>) = jobs.iter().copied().unzip();
+    let moves = |part: &Part| !matches!(part, Part::Stayed(_));
+    // What is assumed of jobs of one command is the same: where one of them stayed, or one came as another left, the others' speed says little.
+    let is_meant = |(class, part): &(Class, Part)| {
+        let of_command = jobs.iter().filter(|(other, _)| other.command == class.command);
+        moves(part)
+            && !alone.knows(class.command, gpu)
+            && of_command.into_iter().all(|(_, other)| other == part)
+    };
+    let meant: Vec<bool> = jobs.iter().map(is_meant).collect();
+    if !meant.contains(&true) {
+        return BTreeMap::new();
+    }
+    let before = assumed(&classes, gpu, alone);
+    let all = Group { gpu: &GpuType::named(gpu), sharing: mode(sharing), members: &members(&before) };
+    let after = weighed(model, &all, &parts, &meant).unwrap_or_default();
+    let all = classes.iter().zip(&before).zip(after).zip(meant).filter(|(_, meant)| *meant);
+    all.map(|(((class, (before, _)), metrics), _)| (class.command, Profile { metrics, ..before.clone() }))
+        .collect()
 }
 
 #[cfg(test)]

@@ -378,6 +378,42 @@ fn a_window_begins_anew_when_one_comes_to_work_and_before_it_tells_what_holds_ei
     assert!(host.assumed(c).is_some());
 }
 
+/// What the GPU does says nothing of a newcomer where it is full; how much slower the others are does, and how much faster once it has left.
+#[test]
+fn a_newcomer_to_a_full_gpu_is_told_by_what_it_costs_the_others() {
+    // The newcomer leaves the two this share of their speed, and then leaves them to each other again.
+    let told = |share: f64| {
+        let mut host = Host::new();
+        host.busy = Some(100.0);
+        let (a, b) = (host.work(), host.work());
+        let open = |host: &Host, job: JobId| host.slowdowns.paces().open(job, format!("{job}"));
+        let go_on = |host: &mut Host, seconds: u64, per_s: u64| {
+            for _ in 0..seconds {
+                for at in 0..per_s {
+                    let at = host.now + Millis(1000 * at / per_s);
+                    [a, b].iter().for_each(|job| host.slowdowns.paces().step(*job, at));
+                }
+                host.see(1);
+            }
+        };
+        [a, b].iter().for_each(|job| open(&host, *job));
+        go_on(&mut host, 20, 40);
+        let c = host.work();
+        go_on(&mut host, 10, (40.0 * share) as u64);
+        let came = host.assumed(c).unwrap();
+        let exit = carma_core::model::Exit::of(carma_core::model::ExitStatus::Code(0));
+        host.feed(Input::Exited { job: c, attempt: 1, exit });
+        host.there.retain(|job| *job != c);
+        go_on(&mut host, 8, 40);
+        (came, host.assumed(c).unwrap())
+    };
+    let (heavy, light) = (told(0.4), told(0.95));
+    let typical = typical().metrics.smact_pct.unwrap().mean;
+    for (heavy, light) in [(heavy.0, light.0), (heavy.1, light.1)] {
+        assert!(heavy > 1.5 * typical && light < 0.8 * typical, "{heavy} {light}");
+    }
+}
+
 #[test]
 fn nothing_is_assumed_of_what_cannot_be_seen_or_stands_still() {
     let learns = |change: fn(&mut Host, JobId)| {

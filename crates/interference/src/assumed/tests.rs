@@ -315,3 +315,95 @@ fn of_what_may_be_or_not_only_what_holds_either_way_is_taken() {
     let unseen = Metrics { smact_pct: None, ..of(0.0) };
     assert_eq!(smact(&between(&of(40.0), &of(60.0), &unseen)), 40.0);
 }
+
+/// What is assumed after a task has come to others or left them, `times` times; `real`: all tasks as they are, the last of which comes.
+fn after_changes(real: &[Profile], assumed: &[Profile], part: Part, times: usize) -> Vec<Profile> {
+    let (model, gpu) = (SlowdownModel::shipped(), GpuType::named("NVIDIA H200"));
+    let progress = |tasks: &[Profile]| {
+        let members: Vec<Member<'_>> = tasks.iter().map(Member::of).collect();
+        model.expect(&Group { gpu: &gpu, sharing: Mode::Mps, members: &members }).unwrap()
+    };
+    let (with, without) = (progress(real), progress(&real[..real.len() - 1]));
+    let stayed = without.iter().zip(&with).map(|(without, with)| match part {
+        Part::Left => without / with,
+        _ => with / without,
+    });
+    let stayed = stayed.map(|ratio| Part::Stayed(Some(SpeedRatio { ratio, variance: 0.001 })));
+    let parts: Vec<Part> = stayed.chain([part]).collect();
+    let mut tasks = assumed.to_vec();
+    for _ in 0..times {
+        let members: Vec<Member<'_>> = tasks.iter().map(Member::of).collect();
+        let all = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
+        let Some(metrics) = weighed(&model, &all, &parts, &vec![true; parts.len()]) else { break };
+        for (task, metrics) in tasks.iter_mut().zip(metrics) {
+            task.metrics = metrics;
+        }
+    }
+    tasks
+}
+
+#[test]
+fn what_a_newcomer_costs_and_what_one_that_leaves_gives_back_tells_what_it_does() {
+    // The GPU is full with it and without it, so that its activity tells nothing.
+    let there = || [task("a", 90.0, 80.0), task("b", 80.0, 60.0), task("c", 80.0, 50.0)];
+    for part in [Part::Came, Part::Left] {
+        for (gract, percent) in [(25.0, 10.0), (90.0, 75.0)] {
+            let real: Vec<Profile> = there().into_iter().chain([task("new", gract, percent)]).collect();
+            let assumed: Vec<Profile> = there().into_iter().chain([typical()]).collect();
+            let after = after_changes(&real, &assumed, part, 10);
+            let (before, found) = (smact(&typical().metrics), smact(&after[3].metrics));
+            assert!((found - percent).abs() < 0.5 * (before - percent).abs(), "{part:?} {percent}: {found}");
+            assert_eq!(&after[..3], &assumed[..3], "those that stay are as they were");
+        }
+    }
+}
+
+#[test]
+fn a_change_that_tells_nothing_changes_nothing() {
+    let assumed = vec![task("light", 15.0, 5.0), typical()];
+    // As expected.
+    assert_eq!(after_changes(&assumed, &assumed, Part::Came, 1), assumed);
+    let (model, gpu) = (SlowdownModel::shipped(), GpuType::named("NVIDIA H200"));
+    let members: Vec<Member<'_>> = assumed.iter().map(Member::of).collect();
+    let all = Group { gpu: &gpu, sharing: Mode::Mps, members: &members };
+    // Nothing was measured, or nothing is assumed of the one that came.
+    assert_eq!(weighed(&model, &all, &[Part::Stayed(None), Part::Came], &[true; 2]), None);
+    let seen = Some(SpeedRatio { ratio: 0.5, variance: 0.01 });
+    let known = weighed(&model, &all, &[Part::Stayed(seen), Part::Came], &[true, false]);
+    assert!(known.is_none_or(|metrics| metrics.iter().zip(&assumed).all(|(m, a)| *m == a.metrics)));
+    // Hardly sure, hardly otherwise.
+    let unsure = Some(SpeedRatio { ratio: 0.8, variance: 4.0 });
+    let after = weighed(&model, &all, &[Part::Stayed(unsure), Part::Came], &[true; 2]);
+    let after = after.map_or(33.0, |metrics| smact(&metrics[1]));
+    assert!((30.0..40.0).contains(&after), "{after}");
+}
+
+proptest! {
+    /// Whatever was counted, what is assumed stays within its bounds.
+    #[test]
+    fn a_change_leaves_what_is_assumed_within_bounds(
+        (tasks, ratios) in (1..6_usize).prop_flat_map(|k| (
+            prop::collection::vec((1.0..100.0_f64, 0.0..1.0_f64), k),
+            prop::collection::vec((1e-6..1e6_f64, 0.0..10.0_f64, 0..4_u8), k),
+        )),
+    ) {
+        let (model, gpu) = (SlowdownModel::shipped(), GpuType::named("NVIDIA H200"));
+        let tasks: Vec<Profile> = tasks.iter().map(|(g, s)| task("t", *g, g * s)).collect();
+        let members: Vec<Member<'_>> = tasks.iter().map(Member::of).collect();
+        let parts: Vec<Part> = ratios.iter().map(|(ratio, variance, part)| match part {
+            0 => Part::Came,
+            1 => Part::Left,
+            2 => Part::Stayed(None),
+            _ => Part::Stayed(Some(SpeedRatio { ratio: *ratio, variance: *variance })),
+        }).collect();
+        for sharing in MODES {
+            let all = Group { gpu: &gpu, sharing, members: &members };
+            let meant = vec![true; parts.len()];
+            for (metrics, part) in weighed(&model, &all, &parts, &meant).unwrap_or_default().iter().zip(&parts) {
+                let bound = LEAST * smact(&typical().metrics);
+                let within = (bound..=FULL).contains(&smact(metrics)) || matches!(part, Part::Stayed(_));
+                prop_assert!(within, "{part:?} {metrics:?}");
+            }
+        }
+    }
+}
