@@ -192,14 +192,14 @@ pub enum Input {
     Suspend {
         /// Number of the job.
         job: JobId,
-        /// Who asks.
+        /// The requesting user.
         by: User,
     },
     /// A user wants a suspended job to go on.
     Unsuspend {
         /// Number of the job.
         job: JobId,
-        /// Who asks.
+        /// The requesting user.
         by: User,
     },
     /// A user wants a running or suspended job to go on on another GPU.
@@ -208,49 +208,49 @@ pub enum Input {
         job: JobId,
         /// Where to.
         gpu: GpuId,
-        /// Who asks.
+        /// The requesting user.
         by: User,
     },
     /// A user wants a job ended.
     Cancel {
         /// Number of the job.
         job: JobId,
-        /// Who asks.
+        /// The requesting user.
         by: User,
     },
     /// A user wants a pending job held back.
     Hold {
         /// Number of the job.
         job: JobId,
-        /// Who asks.
+        /// The requesting user.
         by: User,
     },
     /// A user wants a held job released.
     Release {
         /// Number of the job.
         job: JobId,
-        /// Who asks.
+        /// The requesting user.
         by: User,
     },
     /// A user wants a running job back in the queue.
     Requeue {
         /// Number of the job.
         job: JobId,
-        /// Who asks.
+        /// The requesting user.
         by: User,
     },
     /// The administrator takes a GPU out of use: running jobs stay, no new ones come.
     Drain {
         /// Number of the GPU.
         gpu: GpuId,
-        /// Who asks.
+        /// The requesting user.
         by: User,
     },
     /// The administrator gives a GPU back.
     Resume {
         /// Number of the GPU.
         gpu: GpuId,
-        /// Who asks.
+        /// The requesting user.
         by: User,
     },
     /// Time passed.

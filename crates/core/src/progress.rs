@@ -14,8 +14,8 @@ pub struct Predicted {
     pub job: JobId,
     /// What is expected.
     pub expected: Fraction,
-    /// What it is not below, with the model's confidence: limits are compared with this one. `None`: not asked for, since
-    /// no limit counted.
+    /// Lower bound at the model's confidence, which is compared with limits. `None`: not asked for, since
+    /// no limit applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lower: Option<Fraction>,
 }

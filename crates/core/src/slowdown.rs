@@ -74,8 +74,8 @@ pub(crate) fn may_be_narrowed(state: &State, job: &Job) -> bool {
 /// Most classes of pending jobs that predictions are asked for. Plans search for no more of them in vain ([`crate::plan`]): without a
 /// prediction a job is not placed beside others.
 pub(crate) const ASKED: usize = 12;
-/// Of each user who waits no fewer than these, up to as many again in all: else who has many different jobs before them would keep the others
-/// out for as long as those wait.
+/// Each waiting user gets at least this many, up to twice [`ASKED`] in total: else one user with many different jobs at the head of the queue
+/// would keep the others out for as long as those wait.
 pub(crate) const LEAST_OF_A_USER: usize = 2;
 /// GPUs of a server, at most. On more each search costs more, and users are many.
 const OF_A_SERVER: usize = 64;

@@ -326,8 +326,8 @@ impl Tenant {
         self.stepped.zip(risen).is_some_and(|(stepped, risen)| now.since(stepped.max(risen)) >= STEADY)
     }
 
-    /// When a look may next find that it has settled or gives memory back, if its memory does not rise before; `None`: no look will. For who
-    /// looks at GPUs when something happens, and not all the time.
+    /// When a look may next find that it has settled or gives memory back, if its memory does not rise before; `None`: no look will. For callers
+    /// that look at GPUs on events instead of periodically, as the simulator does.
     #[must_use]
     pub fn next_look(&self, now: Millis, options: &Options) -> Option<Millis> {
         let Some((since, peak)) = self.active_since.zip(self.peak) else {

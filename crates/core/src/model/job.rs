@@ -23,7 +23,7 @@ pub enum Phase {
     Held {
         /// Who holds it.
         by: Arc<str>,
-        /// That is an operator or root, and not its user, who may not release it then.
+        /// The holder is an operator or root, so that the job's user may not release it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         operator: bool,
         /// Set where carma holds it, since its user is no more.

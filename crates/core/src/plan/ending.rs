@@ -50,7 +50,7 @@ pub(super) fn end(job: &Job, cause: EndCause) -> Option<Action> {
     Some(Action::End { job: job.spec.id, attempt, level: first_level(job, &cause), cause })
 }
 
-/// How a job is asked first: to save its work, where there is time for it and its user wants it; else to end. One that is
+/// The first signal for a job: the checkpoint signal, where the cause leaves time and its user has agreed one; else SIGTERM. A job that is
 /// still being launched has nothing to save.
 fn first_level(job: &Job, cause: &EndCause) -> EndLevel {
     let runs = matches!(job.phase, Phase::Running { .. });

@@ -175,7 +175,7 @@ pub enum Spared {
     Once,
     /// This one, the last to come, goes on for but a small part of what the slow one has left.
     Brief(JobId),
-    /// This one, the last to come, would do again more than the slow one would win.
+    /// This one, the last to come, would lose more work than the slow one would gain.
     Loses(JobId),
 }
 

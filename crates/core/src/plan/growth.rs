@@ -1,6 +1,6 @@
 //! Memory that grows where nothing limits it: which job leaves a GPU before it runs full.
 //!
-//! On a full GPU the next allocation fails, no matter which job took the memory. So the youngest of the jobs that grow goes
+//! On a full GPU the next allocation fails, whichever job filled it. So the job that came last of those whose memory grows is taken off
 //! before that, at once: memory may be full within seconds. Where no other's memory rises it may be suspended, since it
 //! stands still long before its memory is free; else it goes back into the queue. A job that stays within its declared need,
 //! or that has settled within its reservation, never goes.

@@ -123,8 +123,8 @@ impl Trials<'_> {
         })
     }
 
-    /// The longest limit of its time with which it would start: one that is soon over keeps none for whom a GPU is kept from starting. Not below
-    /// what it is expected to take, where runs of its command or program tell that.
+    /// The longest `--time` with which it would start now: a job that ends soon may use a GPU that is kept for another. No shorter than
+    /// its expected run time, where that is known from runs of its command or program.
     fn time(&mut self) -> Option<Sooner> {
         let spec = &self.job.spec;
         let known = spec.run_time.as_ref().filter(|known| !known.is_guess());

@@ -15,7 +15,7 @@ pub enum Objective {
     Makespan,
     /// Fewer GPUs are at work: idle ones stay idle while a job can join others.
     Energy,
-    /// Users who wait beside each other get as much done: who has had less goes first, more so than else.
+    /// Waiting users get equal progress: past usage weighs more than under the other objectives.
     Fair,
 }
 

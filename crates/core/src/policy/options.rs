@@ -70,7 +70,7 @@ pub struct Options {
     #[serde(default = "slowdown_window")]
     pub slowdown_window: Millis,
     /// Whether a policy may take running jobs off their GPUs for a while, by the driver's checkpoint calls, where it would
-    /// else end them or have others wait. Said by who knows the driver.
+    /// else end them or have others wait. Set by the daemon, which knows the driver.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspends: bool,
     /// Whether it may then put them back on another GPU of the type.

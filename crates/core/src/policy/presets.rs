@@ -92,8 +92,8 @@ pub fn carma() -> Policy {
     }
 }
 
-/// carma's default: shortest first with a bound on every job's start; jobs join where everyone is predicted to keep a fair part of its speed
-/// and all together gain. Each objective but the first changes what it says here, by what was measured: docs/research/policies.md.
+/// carma's default: shortest first with a bound on every job's start; jobs share a GPU where each is predicted to keep a fair part of its speed
+/// and their total progress grows. Each objective but the first changes what it says here, by what was measured: docs/research/policies.md.
 #[must_use]
 pub fn adaptive(objective: Objective) -> Policy {
     let jct = Policy {

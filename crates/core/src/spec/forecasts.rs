@@ -20,7 +20,7 @@ pub struct Forecasts {
     pub computed: Option<Computed>,
 }
 
-/// Who estimated a job's memory before it was submitted, in one number. Beside [`Estimator::Measured`], these are the
+/// An estimator of a job's memory before its submission, which gives one number. Beside [`Estimator::Measured`], these are the
 /// estimators of `carma estimate`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -54,13 +54,13 @@ impl User {
         Self { uid, name: name.into(), operator: false }
     }
 
-    /// Root, as what `carma journal repair` does is told. It holds what may have run, and whose job it is knows best whether it has.
+    /// The user in whose name `carma journal repair` acts: root. It holds jobs that may have run already; their owners, who know, may release them.
     #[must_use]
     pub fn repair() -> Self {
         Self::new(0, REPAIR)
     }
 
-    /// Whether that is who gave an order.
+    /// Whether this is the user that [`Self::repair`] makes.
     pub(crate) fn is_repair(&self) -> bool {
         self.uid == 0 && &*self.name == REPAIR
     }

@@ -1,4 +1,4 @@
-//! The state as it would be if one thing were otherwise, for those who ask what would help. A copy: nothing of it is kept.
+//! Hypothetical states that differ in one thing, for `carma explain` ("it would start now if ..."). Each is a copy that is thrown away.
 
 use super::State;
 use crate::input::Input;
