@@ -59,7 +59,8 @@ pub struct Summary {
     pub p95: Fraction,
     /// Exponential moving average at the window's end, alpha = 2 / (samples + 1), seeded with the first sample.
     pub ema: Fraction,
-    /// The same with alpha = 0.5.
+    /// The same by time: each second it goes half of the way to its samples, which is alpha = 0.5 at one sample a second, as the
+    /// monitors of the published policies take them.
     pub ema_half: Fraction,
     /// Coefficient of variation: population standard deviation over mean; 0 when the mean is 0.
     pub cv: Fraction,
@@ -75,7 +76,7 @@ pub enum Risk {
     Carma,
     /// The mean alone (CARMA's first version).
     Mean,
-    /// EMA with alpha 0.5.
+    /// EMA with alpha 0.5 a second.
     Ema,
     /// The pattern study's score: 0.5 p95 + 0.3 EMA + 0.1 CV + 0.1 trend, where the trend is 1 when
     /// the slope exceeds 0.003 a sample at one sample a second.
@@ -163,8 +164,16 @@ impl Ring {
         sorted.sort_by(f64::total_cmp);
         let mean = values.iter().sum::<f64>() / n as f64;
         let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n as f64;
-        let ema = |alpha: f64| values.iter().fold(first.to_f64(), |e, v| e + alpha * (v - e));
+        let alpha = 2.0 / (n as f64 + 1.0);
+        let ema = values.iter().fold(first.to_f64(), |e, v| e + alpha * (v - e));
         let seconds = |at: Millis| at.since(first_at).0 as f64 / 1000.0;
+        let (mut ema_half, mut last) = (first.to_f64(), first_at);
+        for (t, v) in &self.0 {
+            // By the time since the last sample, not by samples: how often they are taken must not change what it says.
+            let left = 0.5f64.powf(t.since(last).0 as f64 / 1000.0);
+            ema_half = v.to_f64() + (ema_half - v.to_f64()) * left;
+            last = *t;
+        }
         let mean_t = self.0.iter().map(|(t, _)| seconds(*t)).sum::<f64>() / n as f64;
         let (mut num, mut den) = (0.0, 0.0);
         for (t, v) in &self.0 {
@@ -178,8 +187,8 @@ impl Ring {
             mean: f(mean),
             median: f(percentile(&sorted, 0.5)),
             p95: f(percentile(&sorted, 0.95)),
-            ema: f(ema(2.0 / (n as f64 + 1.0))),
-            ema_half: f(ema(0.5)),
+            ema: f(ema),
+            ema_half: f(ema_half),
             cv: f(if mean > 0.0 { variance.sqrt() / mean } else { 0.0 }),
             slope_micro_per_s: (slope * 1e6).round() as i64,
         })
@@ -251,6 +260,20 @@ mod tests {
         assert_eq!(Risk::Carma.of(&s), Fraction(2969));
         // 0.5*0.385 + 0.3*0.2824 + 0.1*0.4472 + 0.1
         assert_eq!(Risk::Pattern.of(&s), Fraction(4219));
+    }
+
+    #[test]
+    fn half_of_the_average_is_of_the_last_second_however_often_samples_are_taken() {
+        for hz in [1, 2, 10, 50] {
+            let mut ring = Ring::default();
+            let step = 1000 / hz;
+            // 10 s without activity, 3 s at .8, the last sample at the end.
+            for i in 1..=13 * hz {
+                let value = if i > 10 * hz { Fraction::percent(80) } else { Fraction(0) };
+                ring.push(Millis(i * step), Some(value), Millis::secs(30));
+            }
+            assert_eq!(ring.summary().unwrap().ema_half, Fraction(7000), "{hz} samples a second");
+        }
     }
 
     #[test]
