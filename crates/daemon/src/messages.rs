@@ -7,9 +7,9 @@ use crate::refused::Refused;
 use crate::run::launch::Outcome;
 use crate::run::suspend;
 use crate::run::watch::Event;
-use crate::slowdown::Subject;
+use crate::slowdown::{Subject, Told};
 use crate::submission::Submission;
-use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SlowdownsReply, SubmitReply, UnwrittenView};
+use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, UnwrittenView};
 use carma_core::model::{JobId, User};
 use carma_core::state::State;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ pub enum Message {
     /// A client asks what was learned of memory.
     Learned(Peer, oneshot::Sender<Learned>),
     /// A client asks what is known of jobs alone, of a type of GPU if it names one, and what was learned of slowdowns.
-    Slowdowns(Vec<Subject>, Option<String>, oneshot::Sender<SlowdownsReply>),
+    Slowdowns(Vec<Subject>, Option<String>, oneshot::Sender<Told>),
     /// A client reads the state.
     View(oneshot::Sender<(Arc<State>, Standing)>),
     /// A client waits for the end of a job.

@@ -9,12 +9,12 @@
 mod assumed;
 mod fastest;
 mod rows;
+mod told;
 
 use crate::run::pace::{HostLook, Paces};
 use crate::sampler::Look;
 use assumed::Assumptions;
-use carma_api::VERSION;
-use carma_api::wire::{RateView, SlowdownsReply};
+use carma_api::wire::RateView;
 use carma_core::input::Input;
 use carma_core::ledger::{Gpu, Tenant};
 use carma_core::model::{self as spec, Job, JobId, Phase, SharingMode};
@@ -39,6 +39,7 @@ use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+pub use told::Told;
 
 /// After the first step of a job, before it counts what it does alone: the first ones compile and try kernels.
 const FIRST_STEPS: Millis = Millis::secs(2);
@@ -831,7 +832,7 @@ impl Slowdowns {
     /// What is known of jobs alone on one type of GPU, and what was learned. The type is the first on which all were seen: of
     /// the asked type where there are such GPUs, else of any.
     #[must_use]
-    pub fn tell(&self, state: &State, jobs: &[Subject], asked: Option<&str>) -> SlowdownsReply {
+    pub fn tell(&self, state: &State, jobs: &[Subject], asked: Option<&str>) -> Told {
         let mut types: Vec<&str> = Vec::new();
         for gpu in state.gpus().iter().filter(|gpu| gpu.present) {
             if !types.contains(&&*gpu.info.name) {
@@ -865,13 +866,12 @@ impl Slowdowns {
         let profiles = Profiles { version: profile::VERSION, gpu: Some(gpu.clone()), tasks };
         // What was observed of others' jobs holds their speeds and commands.
         let classes = jobs.iter().filter(|job| job.readable).map(|job| class(job.command)).collect();
-        SlowdownsReply {
-            version: VERSION,
+        Told {
             gpu,
-            sharing: Some(state.options().sharing),
-            profiles: serde_json::to_value(&profiles).unwrap_or_default(),
+            sharing: state.options().sharing,
+            profiles,
             unknown,
-            model: serde_json::to_value(self.model.of_classes(&classes)).unwrap_or_default(),
+            model: self.model.of_classes(&classes),
         }
     }
 

@@ -1,5 +1,6 @@
 //! `GET /v1/slowdowns`
 
+use super::connections::blocking;
 use super::{Answered, Asked, Failure, Shared, job_id, no_such_job};
 use crate::messages::{Message, Peer};
 use crate::refused::Refused;
@@ -47,5 +48,6 @@ pub(super) async fn slowdowns(
     if jobs.is_empty() || jobs.len() > MOST {
         return Err(bad(format!("name 1 to {MOST} jobs, e.g. jobs=3,4")));
     }
-    Ok(Json(app.ask(|answer| Message::Slowdowns(jobs, asked.gpu, answer)).await?))
+    let told = app.ask(|answer| Message::Slowdowns(jobs, asked.gpu, answer)).await?;
+    Ok(Json(blocking(move || told.reply()).await?))
 }

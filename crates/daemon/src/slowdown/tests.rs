@@ -277,7 +277,7 @@ fn profiles_are_told_of_one_type_of_gpu() {
     let tell = |specs: &[&spec::NewJob], asked: Option<&str>| {
         let of = |spec: &&spec::NewJob| Subject { id: spec.id, command: spec.command_key, readable: true };
         let jobs: Vec<Subject> = specs.iter().map(of).collect();
-        let told = host.slowdowns.tell(&host.state, &jobs, asked);
+        let told = host.slowdowns.tell(&host.state, &jobs, asked).reply();
         let tasks = Profiles::read(&told.profiles.to_string()).unwrap().tasks;
         assert!(tasks.iter().all(|task| task.gpu.as_ref() == Some(&told.gpu)));
         (told.gpu, told.unknown)
@@ -320,7 +320,7 @@ fn of_a_job_of_others_no_more_is_told_than_what_it_does_on_the_gpu() {
     host.slowdowns.keep(&spec, GPU, profile.clone(), host.now);
     let tell = |readable| {
         let asked = Subject { id, command: spec.command_key, readable };
-        let told = host.slowdowns.tell(&host.state, &[asked], None);
+        let told = host.slowdowns.tell(&host.state, &[asked], None).reply();
         Profiles::read(&told.profiles.to_string()).unwrap().tasks.remove(0)
     };
     assert_eq!(tell(true), Profile { name: id.to_string(), ..profile.clone() });
@@ -992,7 +992,7 @@ fn what_a_neighbour_leaves_while_it_loads_is_not_learned() {
     // Of what was learned others are told nothing of these jobs, nor what was observed.
     let model = |readable| {
         let asked = [a, b].map(|id| Subject { id, command: id.0, readable: readable && id == a });
-        host.slowdowns.tell(&host.state, &asked, None).model.to_string()
+        host.slowdowns.tell(&host.state, &asked, None).reply().model.to_string()
     };
     let (own, of_others) = (model(true), model(false));
     let has = |model: &str, job: JobId| model.contains(&format!("\"{}\":", class(job.0)));
