@@ -276,7 +276,8 @@ impl TaskFile {
 
     /// What the tasks are here: left out is what asks for more GPUs or memory than there is, and, on real GPUs, what lacks a module.
     pub(super) fn played(&self, here: &Here, say: crate::Say<'_>) -> Result<Vec<Played>, Error> {
-        let mut lacking: BTreeMap<(&str, &str), bool> = BTreeMap::new();
+        // By all that decides which Python is asked, and where it looks.
+        let mut lacking = BTreeMap::new();
         let mut tasks = Vec::new();
         for task in &self.tasks {
             if task.gpus > here.gpus {
@@ -297,7 +298,7 @@ impl TaskFile {
             let python = python_of(&played.kind.command).to_owned();
             let modules = if task.is_modelled(here) { &[][..] } else { &task.modules };
             let missing = modules.iter().find(|module| {
-                let known = (python_of(&task.command), module.as_str());
+                let known = (python.clone(), module.as_str(), played.cwd.clone(), played.env.clone());
                 *lacking.entry(known).or_insert_with(|| !has_module(&python, module, &played))
             });
             match missing {
@@ -571,5 +572,31 @@ mod tests {
         assert_eq!(said[1], "lacks is left out: /no/python has no module torch");
         let alone = read("[[task]]\nname = 'two'\ncommand = ['true']\ngpus = 2").unwrap();
         assert!(alone.played(&here(1, true, 1.0), &|_| {}).is_err());
+    }
+
+    #[test]
+    fn modules_are_looked_for_by_each_tasks_own_environment_and_folder() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).display().to_string();
+        for (venv, exit) in [("has", 0), ("lacks", 1)] {
+            std::fs::create_dir(at(venv)).unwrap();
+            let python = dir.path().join(venv).join("python");
+            std::fs::write(&python, format!("#!/bin/sh\nexit {exit}\n")).unwrap();
+            std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        let by_path =
+            |venv: &str| format!("command = ['python', 't.py']\nenv = {{ PATH = '{}' }}\n", at(venv));
+        let by_folder = |venv: &str| format!("command = ['./python', 't.py']\ncwd = '{}'\n", at(venv));
+        let ways: [&dyn Fn(&str) -> String; 2] = [&by_path, &by_folder];
+        for how in ways {
+            for order in [["has", "lacks"], ["lacks", "has"]] {
+                let task =
+                    |venv: &str| format!("[[task]]\nname = '{venv}'\nmodules = ['torch']\n{}", how(venv));
+                let file = read(&order.map(task).concat()).unwrap();
+                let played = file.played(&here(1, false, 1.0), &|_| {}).unwrap();
+                let names: Vec<&str> = played.iter().map(|task| task.kind.name.as_str()).collect();
+                assert_eq!(names, ["has"], "{order:?}");
+            }
+        }
     }
 }
