@@ -503,19 +503,26 @@ impl play::Stage<'_> {
             let done = plays.iter().filter(|play| play.cut.is_none() && play.policy == policy);
             done.map(makespan_s).reduce(f64::max)
         };
-        let solo = || {
-            let each = self.trace.arrivals.iter().map(|arrival| {
-                let task = self.tasks.iter().find(|task| task.kind.name == arrival.kind)?;
-                Some(task.solo_s? * f64::from(task.kind.gpus))
-            });
-            let sum: f64 = each.sum::<Option<f64>>()?;
-            Some(sum / machine.gpus.len().max(1) as f64)
-        };
         let teacher = planned.policy.teacher().label;
-        let seconds =
-            of(&planned.policy.label).or_else(|| of(&teacher)).or_else(|| of(BASE)).or_else(solo)?;
+        let seconds = of(&planned.policy.label)
+            .or_else(|| of(&teacher))
+            .or_else(|| of(BASE))
+            .or_else(|| alone_s(self.trace, self.tasks, machine.gpus.len()))?;
         Duration::try_from_secs_f64(seconds / f64::from(machine.speed.max(1))).ok()
     }
+}
+
+/// About how long a play takes by what its tasks take alone, seconds on its own clock: on GPUs that are never idle, but not less than
+/// until each job has come and run. `None`: of a task that is not known.
+fn alone_s(trace: &Trace, tasks: &[Played], gpus: usize) -> Option<f64> {
+    let (mut work, mut last) = (0.0, 0.0f64);
+    for arrival in &trace.arrivals {
+        let task = tasks.iter().find(|task| task.kind.name == arrival.kind)?;
+        let solo = task.solo_s?;
+        work += solo * f64::from(task.kind.gpus);
+        last = last.max(arrival.at_s + solo);
+    }
+    Some(last.max(work / gpus.max(1) as f64))
 }
 
 /// What is said of a play that does not fit into what is left of a budget: one that would not fit into all of it is not promised.
@@ -568,6 +575,28 @@ mod tests {
         assert!(!never.contains("goes on") && never.contains("--budget 37s or more"), "{never}");
         // Modules that are looked for take their time in every call.
         assert!(too_long(s(20), s(9), s(40)).contains("--budget 44s"));
+    }
+
+    #[test]
+    fn a_play_is_not_forecast_to_be_over_before_its_last_job_has_come_and_run() {
+        let played = |name: &str, solo_s| Played {
+            kind: rows::Kind { name: name.into(), gpus: 1, ..rows::Kind::default() },
+            is_modelled: false,
+            cwd: "/".into(),
+            env: BTreeMap::new(),
+            memory_mib: None,
+            solo_s,
+        };
+        let tasks = [played("long", Some(60.0)), played("short", Some(6.0)), played("unknown", None)];
+        let forecast = |jobs: &[(f64, &str)], gpus| {
+            let arrivals =
+                jobs.iter().map(|(at_s, kind)| Arrival { at_s: *at_s, kind: (*kind).into() }).collect();
+            alone_s(&Trace { kinds: Vec::new(), arrivals }, &tasks, gpus)
+        };
+        assert_eq!(forecast(&[(0.0, "long"), (3600.0, "short")], 4), Some(3606.0));
+        assert_eq!(forecast(&[(0.0, "long"), (1.0, "short")], 4), Some(60.0));
+        assert_eq!(forecast(&[(0.0, "long"), (0.0, "long"), (1.0, "short")], 2), Some(63.0));
+        assert_eq!(forecast(&[(0.0, "long"), (0.0, "unknown")], 2), None);
     }
 
     #[test]

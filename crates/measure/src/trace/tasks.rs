@@ -584,8 +584,9 @@ mod tests {
             std::fs::write(&python, format!("#!/bin/sh\nexit {exit}\n")).unwrap();
             std::fs::set_permissions(&python, std::fs::Permissions::from_mode(0o755)).unwrap();
         }
-        let by_path =
-            |venv: &str| format!("command = ['python', 't.py']\nenv = {{ PATH = '{}' }}\n", at(venv));
+        let by_path = |venv: &str| {
+            format!("command = ['python', 't.py']\ncwd = '/'\nenv = {{ PATH = '{}' }}\n", at(venv))
+        };
         let by_folder = |venv: &str| format!("command = ['./python', 't.py']\ncwd = '{}'\n", at(venv));
         let ways: [&dyn Fn(&str) -> String; 2] = [&by_path, &by_folder];
         for how in ways {
