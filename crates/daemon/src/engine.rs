@@ -39,9 +39,9 @@ use carma_core::model::{
     EndLevel, Estimator, Exit, GpuId, Job, JobId, Phase, ProcessRef, SharingMode, SuspendStep,
 };
 use carma_core::plan::{Detail, bars_move, best_place, plan_in};
+use carma_core::policy::Gate;
 use carma_core::state::State;
-use carma_core::units::{MiB, Millis};
-use carma_core::windows::Metric;
+use carma_core::units::{Fraction, MiB, Millis};
 use carma_run_time::{Running, news};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -1166,6 +1166,7 @@ impl Engine {
         }
         let now = self.parts.clock.now();
         let mut unchanged = Vec::new();
+        let gate = self.state.options().policy.gate;
         let known = (0..).map(GpuId).zip(self.state.gpus());
         let by_uuid: BTreeMap<Arc<str>, GpuId> = known.map(|(id, gpu)| (gpu.info.uuid.clone(), id)).collect();
         for looks in taken {
@@ -1179,7 +1180,7 @@ impl Engine {
                 self.looked.insert(id, look.seen.at);
                 match gpu.seen.as_ref() {
                     // A counter goes on while all else stays: now and then that is told, too.
-                    Some(old) if alike(old, &look.seen) && !self.meter_is_due(id, gpu, look) => {
+                    Some(old) if alike(old, &look.seen, gate) && !self.meter_is_due(id, gpu, look) => {
                         if at_once || now.since(old.at) >= self.parts.cadence {
                             unchanged.push(id);
                         }
@@ -1513,20 +1514,12 @@ fn percentile(values: &[u64], percent: usize) -> u64 {
     carma_stats::nearest_rank(&sorted, percent).unwrap_or(0)
 }
 
-/// Whether two looks are the same for every decision: memory within 16 MiB, risks within 0.01.
-fn alike(a: &Observation, b: &Observation) -> bool {
+/// Whether two looks are the same for every decision: memory within 16 MiB, means and risks of activity within 0.01.
+fn alike(a: &Observation, b: &Observation, gate: Gate) -> bool {
     let close = |x: Option<MiB>, y: Option<MiB>| match (x, y) {
         (Some(x), Some(y)) => x.0.abs_diff(y.0) < 16,
         (x, y) => x == y,
     };
-    let windows = Metric::ALL.iter().all(|metric| match (a.window.get(*metric), b.window.get(*metric)) {
-        (Some(x), Some(y)) => {
-            x.mean.0.abs_diff(y.mean.0) < 100
-                && x.p95.0.abs_diff(y.p95.0) < 100
-                && x.ema.0.abs_diff(y.ema.0) < 100
-        }
-        (x, y) => x.is_none() == y.is_none(),
-    });
     a.health == b.health
         && a.processes_known == b.processes_known
         && close(a.used, b.used)
@@ -1534,7 +1527,7 @@ fn alike(a: &Observation, b: &Observation) -> bool {
         && a.jobs.iter().zip(&b.jobs).all(|((i, x), (j, y))| i == j && close(*x, *y))
         && a.foreign.len() == b.foreign.len()
         && a.foreign.iter().zip(&b.foreign).all(|(x, y)| x.pid == y.pid && close(x.memory, y.memory))
-        && windows
+        && gate.sees_alike(&a.window, &b.window, Fraction::percent(1))
 }
 
 #[cfg(test)]

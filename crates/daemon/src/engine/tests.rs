@@ -12,7 +12,7 @@ use carma_core::model::{
 };
 use carma_core::policy::{Options, presets};
 use carma_core::reading::{GpuInfo, GpuKind, GpuReading, Health};
-use carma_core::windows::WindowSummary;
+use carma_core::windows::{Summary, WindowSummary};
 use carma_gpu::mps::{Mps, MpsOptions};
 use tempfile::TempDir;
 
@@ -726,6 +726,33 @@ fn idle_look(at: Millis, mj: u64) -> Arc<Vec<Look>> {
     };
     let reading = GpuReading { energy_mj: Some(mj), ..GpuReading::empty("GPU-0".into(), Health::Ok) };
     Arc::new(vec![Look { seen, reading }])
+}
+
+/// A median jumps between the levels of a load that goes up and down, while mean, p95 and EMA stand still.
+#[test]
+fn the_state_has_a_window_that_differs_in_what_is_decided_by_it() {
+    let mut machine = Machine::new();
+    machine.runs(0, MiB::gib(4));
+    let policy = presets::by_name("or-magm").unwrap();
+    machine.written(Input::Configured(Box::new(Options { policy, ..Options::default() })));
+    let seen = machine.engine.state.gpu(GpuId(0)).unwrap().seen.clone().unwrap();
+    let mut at = seen.at;
+    let mut is_told = |summary: Summary| {
+        at = at + Millis::secs(1);
+        let window = WindowSummary { smact: Some(summary), ..WindowSummary::default() };
+        let reading = GpuReading::empty("GPU-0".into(), Health::Ok);
+        let look = Look { seen: Observation { at, window, ..seen.clone() }, reading };
+        machine.engine.parts.clock = Clock::start(at, 1);
+        machine.engine.parts.board.publish(Arc::new(vec![look]), 0, false);
+        machine.engine.refresh(false);
+        machine.engine.state.gpu(GpuId(0)).unwrap().seen.as_ref().unwrap().window.smact == Some(summary)
+    };
+    let level = Fraction::percent;
+    let low =
+        Summary { mean: level(48), median: level(5), p95: level(90), ema: level(48), ..Summary::default() };
+    let high = Summary { median: level(90), ..low };
+    assert!(is_told(low) && is_told(high) && is_told(low));
+    assert!(!is_told(Summary { ema_half: level(90), ..low }), "no rule of this policy looks at it");
 }
 
 #[test]
