@@ -1,7 +1,7 @@
 //! What journals hold keeps its shape: names that serde writes outlive the names in the code.
 #![allow(clippy::unwrap_used, reason = "a test: it fails where it must")]
 
-use carma_core::explain::{Reason, Refusal};
+use carma_core::explain::{Objection, Reason, Refusal};
 use carma_core::input::Ignored;
 use carma_core::ledger::{Reservation, Tenant};
 use carma_core::model::{
@@ -76,6 +76,44 @@ fn forecasts_read_and_write_as_they_did_by_field() {
     }
 }
 
+/// Journals and programs have them among the other refusals.
+#[test]
+fn what_progress_has_against_a_job_is_written_as_a_refusal() {
+    let (job, low, high) = (JobId(7), Fraction(4000), Fraction(5000));
+    for (objection, written) in [
+        (
+            Objection::Slowdown { job, expected: low, upper: high, limit: low },
+            r#"{"slowdown":{"job":7,"expected":4000,"upper":5000,"limit":4000}}"#,
+        ),
+        (
+            Objection::Unpredicted { job: None, limited: Some(job) },
+            r#"{"unforeseen":{"job":null,"limited":7}}"#,
+        ),
+        (Objection::Unprofiled { job: Some(job) }, r#"{"unprofiled":{"job":7}}"#),
+        (Objection::Uncontrolled, r#""uncontrolled""#),
+        (Objection::Apart { job }, r#"{"apart":{"job":7}}"#),
+        (
+            Objection::Floor { job, expected: low, floor: high },
+            r#"{"floor":{"job":7,"expected":4000,"floor":5000}}"#,
+        ),
+        (
+            Objection::TooSlow { job, measured: low, least: high },
+            r#"{"too_slow":{"job":7,"measured":4000,"least":5000}}"#,
+        ),
+        (Objection::Unmeasured { job }, r#"{"unmeasured":{"job":7}}"#),
+        (
+            Objection::WholeRun { job, whole: low, least: high },
+            r#"{"whole_run":{"job":7,"whole":4000,"least":5000}}"#,
+        ),
+        (Objection::Gain { gain: low, least: high }, r#"{"gain":{"gain":4000,"least":5000}}"#),
+        (Objection::Bad, r#""bad""#),
+    ] {
+        let refusal = Refusal::Progress(objection);
+        assert_eq!(serde_json::to_string(&refusal).unwrap(), written);
+        assert_eq!(serde_json::from_str::<Refusal>(written).unwrap(), refusal);
+    }
+}
+
 /// Names of carma 0.1 for what is called otherwise since.
 #[test]
 fn predictions_and_reservations_are_written_as_they_were() {
@@ -84,7 +122,7 @@ fn predictions_and_reservations_are_written_as_they_were() {
     assert_eq!(serde_json::to_string(&input).unwrap(), r#"{"foreseen":[]}"#);
     assert_eq!(serde_json::from_str::<Input>(written).unwrap(), input);
 
-    let refusal = Refusal::Unpredicted { job: Some(JobId(7)), limited: None };
+    let refusal = Refusal::Progress(Objection::Unpredicted { job: Some(JobId(7)), limited: None });
     let written = r#"{"unforeseen":{"job":7}}"#;
     assert_eq!(serde_json::to_string(&refusal).unwrap(), written);
     assert_eq!(serde_json::from_str::<Refusal>(written).unwrap(), refusal);

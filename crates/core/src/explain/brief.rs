@@ -1,7 +1,7 @@
 //! Reasons in few words, for tables and for screens of one page. The whole sentence is in [`super::text`].
 
 use super::refusal::{Holder, Refusal};
-use super::{Narrowed, Reason};
+use super::{Narrowed, Objection, Reason};
 use crate::policy::{GateVerdict, Pack};
 use crate::units::MiB;
 use std::fmt::Write as _;
@@ -39,6 +39,43 @@ fn held(holders: &[Holder]) -> String {
     if words.is_empty() { String::new() } else { format!(": {}", words.join(", ")) }
 }
 
+impl Objection {
+    const fn cause(&self) -> &'static str {
+        match self {
+            Self::Slowdown { .. } => "beyond a limit of slowdown",
+            Self::Unpredicted { .. } | Self::Unprofiled { .. } => "not predicted yet",
+            Self::Uncontrolled => "others' processes there",
+            Self::Apart { .. } => "kept apart",
+            Self::Floor { .. } | Self::TooSlow { .. } | Self::WholeRun { .. } => "below the floor",
+            Self::Unmeasured { .. } => "not measured yet",
+            Self::Gain { .. } => "too little gain",
+            Self::Bad => "went wrong before",
+        }
+    }
+
+    fn brief(&self) -> String {
+        let cause = self.cause();
+        match self {
+            Self::Uncontrolled
+            | Self::Bad
+            | Self::Unpredicted { job: None, limited: _ }
+            | Self::Unprofiled { job: None } => cause.to_owned(),
+            Self::Slowdown { job, expected: _, upper, limit } => {
+                format!("job {job} slower by up to {upper}, limit {limit}")
+            }
+            Self::Unpredicted { job: Some(job), limited: _ } | Self::Unprofiled { job: Some(job) } => {
+                format!("job {job} not known well enough")
+            }
+            Self::Apart { job } => format!("kept apart from job {job}"),
+            Self::Floor { job, expected: _, floor } => format!("{cause} of {floor}: job {job}"),
+            Self::TooSlow { job, measured: _, least } => format!("{cause} of {least} as measured: job {job}"),
+            Self::Unmeasured { job } => format!("{cause} after an eviction: job {job}"),
+            Self::WholeRun { job, whole: _, least } => format!("{cause} of {least} over its run: job {job}"),
+            Self::Gain { gain: _, least } => format!("{cause}: {least} wanted"),
+        }
+    }
+}
+
 impl Refusal {
     /// What kind of answer it is: the same words for every GPU that refuses for the same cause, whatever the numbers.
     #[must_use]
@@ -59,14 +96,7 @@ impl Refusal {
             Self::Gate(_) => "too busy",
             Self::Full { .. } => "most jobs there",
             Self::Pack { .. } => "loads do not go together",
-            Self::Slowdown { .. } => "beyond a limit of slowdown",
-            Self::Unpredicted { .. } | Self::Unprofiled { .. } => "not predicted yet",
-            Self::Uncontrolled => "others' processes there",
-            Self::Apart { .. } => "kept apart",
-            Self::Floor { .. } | Self::TooSlow { .. } | Self::WholeRun { .. } => "below the floor",
-            Self::Unmeasured { .. } => "not measured yet",
-            Self::Gain { .. } => "too little gain",
-            Self::Bad => "went wrong before",
+            Self::Progress(objection) => objection.cause(),
             Self::Held { .. } => "kept for another job",
             Self::MpsCooldown { .. } => "MPS restarts",
         }
@@ -77,14 +107,9 @@ impl Refusal {
     pub fn brief(&self) -> String {
         let cause = self.cause();
         match self {
-            Self::Gone
-            | Self::Slice
-            | Self::Uncontrolled
-            | Self::Bad
-            | Self::Unpredicted { job: None, limited: _ }
-            | Self::Unprofiled { job: None }
-            | Self::Stale { age: None }
-            | Self::Gate(GateVerdict::Open) => cause.to_owned(),
+            Self::Gone | Self::Slice | Self::Stale { age: None } | Self::Gate(GateVerdict::Open) => {
+                cause.to_owned()
+            }
             Self::Unhealthy { why } => format!("{cause}: {why}"),
             Self::Drained { by } => format!("{cause} by {by}"),
             Self::Stale { age: Some(age) } => format!("{cause}: {age} ago"),
@@ -112,18 +137,7 @@ impl Refusal {
                 format!("{cause}: {} and {}", rule.show(*load), rule.show(*newcomer))
             }
             Self::Pack { .. } => cause.to_owned(),
-            Self::Slowdown { job, expected: _, upper, limit } => {
-                format!("job {job} slower by up to {upper}, limit {limit}")
-            }
-            Self::Unpredicted { job: Some(job), limited: _ } | Self::Unprofiled { job: Some(job) } => {
-                format!("job {job} not known well enough")
-            }
-            Self::Apart { job } => format!("kept apart from job {job}"),
-            Self::Floor { job, expected: _, floor } => format!("{cause} of {floor}: job {job}"),
-            Self::TooSlow { job, measured: _, least } => format!("{cause} of {least} as measured: job {job}"),
-            Self::Unmeasured { job } => format!("{cause} after an eviction: job {job}"),
-            Self::WholeRun { job, whole: _, least } => format!("{cause} of {least} over its run: job {job}"),
-            Self::Gain { gain: _, least } => format!("{cause}: {least} wanted"),
+            Self::Progress(objection) => objection.brief(),
             Self::Held { job } => format!("kept for job {job}"),
             Self::MpsCooldown { left } => format!("{cause}: {left} left"),
         }

@@ -14,27 +14,10 @@ impl Reason {
             Self::NoGpu { detail, .. } => match detail.closest() {
                 Some((_, Refusal::Memory { .. } | Refusal::TooSmall { .. } | Refusal::Slice)) => "GpuMemory",
                 Some((_, Refusal::Gate(GateVerdict::Missing(_)))) => "MetricMissing",
-                Some((
-                    _,
-                    Refusal::Gate(_)
-                    | Refusal::Full { .. }
-                    | Refusal::Pack { .. }
-                    | Refusal::Floor { .. }
-                    | Refusal::TooSlow { .. }
-                    | Refusal::Unmeasured { .. }
-                    | Refusal::WholeRun { .. }
-                    | Refusal::Gain { .. }
-                    | Refusal::Bad
-                    | Refusal::Unprofiled { .. },
-                )) => "GpuBusy",
+                Some((_, Refusal::Gate(_) | Refusal::Full { .. } | Refusal::Pack { .. })) => "GpuBusy",
                 Some((_, Refusal::Held { .. })) => "Priority",
-                Some((
-                    _,
-                    Refusal::Slowdown { .. }
-                    | Refusal::Unpredicted { .. }
-                    | Refusal::Uncontrolled
-                    | Refusal::Apart { .. },
-                )) => "MaxSlowdown",
+                Some((_, Refusal::Progress(objection))) if objection.is_of_a_limit() => "MaxSlowdown",
+                Some((_, Refusal::Progress(_))) => "GpuBusy",
                 Some((_, Refusal::Starting { .. })) => "StartingNeighbour",
                 Some((_, Refusal::Rising { .. })) => "RisingNeighbour",
                 Some((_, Refusal::Stale { .. } | Refusal::Unhealthy { .. } | Refusal::Gone)) => {

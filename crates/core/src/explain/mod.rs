@@ -4,6 +4,7 @@
 
 mod brief;
 mod code;
+mod objection;
 mod public;
 mod reason;
 mod refusal;
@@ -13,6 +14,7 @@ mod sooner;
 mod tests;
 mod text;
 
+pub use objection::Objection;
 pub use reason::{Aside, Filling, Narrowed, Reason, UserLimit};
 pub use refusal::{Holder, NoGpu, OfTheGpu, Refusal};
 pub use soon::Soon;

@@ -138,19 +138,10 @@ impl Refusal {
             | Self::Gate(_)
             | Self::Full { most: _ }
             | Self::Pack { rule: _, load: _, newcomer: _ }
-            | Self::Slowdown { job: _, expected: _, upper: _, limit: _ }
-            | Self::Unpredicted { job: _, limited: _ }
-            | Self::Unprofiled { job: _ }
-            | Self::Uncontrolled
-            | Self::Apart { job: _ }
-            | Self::Floor { job: _, expected: _, floor: _ }
-            | Self::TooSlow { job: _, measured: _, least: _ }
-            | Self::Unmeasured { job: _ }
-            | Self::WholeRun { job: _, whole: _, least: _ }
-            | Self::Gain { gain: _, least: _ }
-            | Self::Bad
             | Self::Held { job: _ }
-            | Self::MpsCooldown { left: _ } => self.clone(),
+            | Self::MpsCooldown { left: _ }
+            // Numbers alone.
+            | Self::Progress(_) => self.clone(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The public text of no reason gives a user's own words away.
 
 use super::public::public_status;
-use super::{Aside, Filling, Holder, Narrowed, NoGpu, Reason, Refusal, UserLimit};
+use super::{Aside, Filling, Holder, Narrowed, NoGpu, Objection, Reason, Refusal, UserLimit};
 use crate::policy::{GateVerdict, NeedSource, Order, Pack};
 use crate::progress::Predicted;
 use crate::recovery::{Blame, Evidence, EvidenceKind, Floor};
@@ -35,17 +35,22 @@ fn all() -> Vec<Reason> {
         Refusal::Gate(GateVerdict::Open),
         Refusal::Full { most: 1 },
         Refusal::Pack { rule: Pack::Any, load: None, newcomer: None },
-        Refusal::Slowdown { job, expected: Fraction(1), upper: Fraction(2), limit: Fraction(3) },
-        Refusal::Unpredicted { job: None, limited: None },
-        Refusal::Unprofiled { job: None },
-        Refusal::Uncontrolled,
-        Refusal::Apart { job },
-        Refusal::Floor { job, expected: Fraction(1), floor: Fraction(2) },
-        Refusal::TooSlow { job, measured: Fraction(1), least: Fraction(2) },
-        Refusal::Unmeasured { job },
-        Refusal::WholeRun { job, whole: Fraction(1), least: Fraction(2) },
-        Refusal::Gain { gain: Fraction(1), least: Fraction(2) },
-        Refusal::Bad,
+        Refusal::Progress(Objection::Slowdown {
+            job,
+            expected: Fraction(1),
+            upper: Fraction(2),
+            limit: Fraction(3),
+        }),
+        Refusal::Progress(Objection::Unpredicted { job: None, limited: None }),
+        Refusal::Progress(Objection::Unprofiled { job: None }),
+        Refusal::Progress(Objection::Uncontrolled),
+        Refusal::Progress(Objection::Apart { job }),
+        Refusal::Progress(Objection::Floor { job, expected: Fraction(1), floor: Fraction(2) }),
+        Refusal::Progress(Objection::TooSlow { job, measured: Fraction(1), least: Fraction(2) }),
+        Refusal::Progress(Objection::Unmeasured { job }),
+        Refusal::Progress(Objection::WholeRun { job, whole: Fraction(1), least: Fraction(2) }),
+        Refusal::Progress(Objection::Gain { gain: Fraction(1), least: Fraction(2) }),
+        Refusal::Progress(Objection::Bad),
         Refusal::Held { job },
         Refusal::MpsCooldown { left: Millis(1) },
     ];
@@ -287,12 +292,21 @@ fn quotas_are_told_with_numbers_to_their_user_alone() {
 #[test]
 fn what_falls_short_never_reads_like_what_is_asked_for() {
     let text = |kept, floor| {
-        Refusal::Floor { job: JobId(7), expected: Fraction(kept), floor: Fraction(floor) }.to_string()
+        Refusal::Progress(Objection::Floor {
+            job: JobId(7),
+            expected: Fraction(kept),
+            floor: Fraction(floor),
+        })
+        .to_string()
     };
     assert_eq!(text(4996, 5000), "job 7 would keep 0.49 of its speed, and the policy asks for 0.50");
     assert_eq!(text(4860, 5000), "job 7 would keep 0.49 of its speed, and the policy asks for 0.50");
     assert_eq!(text(2, 5000), "job 7 would keep 0.00 of its speed, and the policy asks for 0.50");
-    let whole = Refusal::WholeRun { job: JobId(7), whole: Fraction(5999), least: Fraction(6000) };
+    let whole = Refusal::Progress(Objection::WholeRun {
+        job: JobId(7),
+        whole: Fraction(5999),
+        least: Fraction(6000),
+    });
     assert!(
         whole.to_string().starts_with("job 7 would keep 0.59 of its speed over its whole run"),
         "{whole}"

@@ -4,7 +4,7 @@
 //! costs a plan, so there are few of them where the queue is long.
 
 use super::{Detail, answers::answers, plan_in};
-use crate::explain::{Help, OfTheGpu, Refusal, Sooner};
+use crate::explain::{Help, Objection, OfTheGpu, Refusal, Sooner};
 use crate::input::Action;
 use crate::model::{GpuId, Job, JobId, NewJob, SharingMode};
 use crate::policy::MemoryScreen;
@@ -158,7 +158,7 @@ impl Trials<'_> {
     fn max_slowdown<'a>(&mut self, refusals: impl Iterator<Item = &'a Refusal> + Clone) -> Option<Sooner> {
         let own = self.job.spec.id;
         let upper = refusals.clone().filter_map(|refusal| match refusal {
-            Refusal::Slowdown { job, upper, .. } if *job == own => Some(*upper),
+            Refusal::Progress(Objection::Slowdown { job, upper, .. }) if *job == own => Some(*upper),
             _ => None,
         });
         if let Some(upper) = upper.min() {
@@ -176,7 +176,10 @@ impl Trials<'_> {
     /// No limit of its own on latency. Another target is not tried: what a server must keep its user knows.
     fn latency<'a>(&mut self, mut refusals: impl Iterator<Item = &'a Refusal>) -> Option<Sooner> {
         let own = self.job.spec.id;
-        let exceeds = |refusal: &Refusal| matches!(refusal, Refusal::Slowdown { job, .. } if *job == own);
+        let exceeds = |refusal: &Refusal| {
+            let Refusal::Progress(Objection::Slowdown { job, .. }) = refusal else { return false };
+            *job == own
+        };
         let barred = refusals.any(|refusal| is_of_limit(refusal) || exceeds(refusal));
         self.job.spec.request.latency_us.filter(|_| barred)?;
         let gpus = self.again(|job| job.request.latency_us = None)?;
@@ -206,7 +209,7 @@ impl Trials<'_> {
 
 /// Whether a limit keeps a job off a GPU because nothing can be predicted there.
 const fn is_of_limit(refusal: &Refusal) -> bool {
-    matches!(refusal, Refusal::Unpredicted { .. } | Refusal::Uncontrolled)
+    matches!(refusal, Refusal::Progress(Objection::Unpredicted { .. } | Objection::Uncontrolled))
 }
 
 /// An amount as people type it, not more than this one: whole gibibytes, or eighths of the first.

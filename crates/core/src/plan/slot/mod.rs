@@ -7,7 +7,7 @@ mod objection;
 
 use super::beside::{Beside, Neighbour};
 use super::want::Want;
-use crate::explain::{Holder, Refusal};
+use crate::explain::{Holder, Objection, Refusal};
 use crate::ledger::{Gpu, Reservation, Tenant};
 use crate::model::{GpuId, JobId, SharingMode};
 use crate::policy::{GateVerdict, Options, Pack};
@@ -17,7 +17,7 @@ use crate::slowdown::{limit, limited_tenant, was_parted};
 use crate::state::{Server, Startup, State};
 use crate::units::{Fraction, MiB, Millis};
 use crate::windows::Risk;
-use objection::Objection;
+use objection::not_predicted;
 use std::borrow::Cow;
 
 /// Why a GPU does not do for a job, in short: asked of every GPU for many jobs, so without details.
@@ -36,7 +36,7 @@ pub(super) enum Bar {
     Full(u32),
     Pack,
     MpsCooldown(Millis),
-    Slowdown(Objection),
+    Progress(Objection),
     /// Kept for another job: one that is overdue, urgent or suspended, or for which room is made.
     Held(JobId),
 }
@@ -259,12 +259,12 @@ impl<'a> Slot<'a> {
             return Some(Bar::Full(most));
         }
         if want.limited && off.is_none() && self.tenants > 0 {
-            return Some(Bar::Slowdown(Objection::NotYet { limited: want.job }));
+            return Some(Bar::Progress(not_predicted(want.job)));
         }
         let came = |t: &&Tenant| off.is_none_or(|off| t.placed > off);
         let limited = |t: &&Tenant| self.state.job(t.job).is_some_and(|job| limit(self.state, job).is_some());
         let newcomer = self.gpu.tenants.iter().filter(came).find(limited);
-        newcomer.map(|tenant| Bar::Slowdown(Objection::NotYet { limited: tenant.job }))
+        newcomer.map(|tenant| Bar::Progress(not_predicted(tenant.job)))
     }
 
     /// Memory that must be free here for the job, guard included; `None`: no amount is asked for.
@@ -297,7 +297,7 @@ impl<'a> Slot<'a> {
         } else if !self.pack.allows(self.tenants, self.load, want.load) {
             Some(Bar::Pack)
         } else if let Some(objection) = self.objection(want) {
-            Some(Bar::Slowdown(objection))
+            Some(Bar::Progress(objection))
         } else {
             self.bars_mps(want)
         }
@@ -336,7 +336,9 @@ impl<'a> Slot<'a> {
     pub(super) fn is_unpredicted(&self, want: &Want) -> bool {
         matches!(
             self.bars_shared(want),
-            Some(Bar::Slowdown(Objection::NotYet { .. } | Objection::Unprofiled(None)))
+            Some(Bar::Progress(
+                Objection::Unpredicted { job: None, .. } | Objection::Unprofiled { job: None }
+            ))
         )
     }
 
@@ -489,7 +491,7 @@ impl<'a> Slot<'a> {
             Bar::Full(most) => Refusal::Full { most },
             Bar::Pack => Refusal::Pack { rule: self.pack, load: self.load, newcomer: want.load },
             Bar::MpsCooldown(left) => Refusal::MpsCooldown { left },
-            Bar::Slowdown(objection) => objection.refusal(),
+            Bar::Progress(objection) => Refusal::Progress(objection),
             Bar::Held(job) => Refusal::Held { job },
         }
     }

@@ -3,7 +3,7 @@
 //! What is predicted is in [`crate::plan::beside`].
 
 use super::Slot;
-use crate::explain::{Narrowed, Refusal};
+use crate::explain::{Narrowed, Objection};
 use crate::model::JobId;
 use crate::plan::beside::{Beside, Neighbour};
 use crate::plan::want::Want;
@@ -12,104 +12,6 @@ use crate::progress::{Outlook, Pace, least_progress, slowdown};
 use crate::slowdown::{kept_apart, limit};
 use crate::state::{Course, Startup};
 use crate::units::{Fraction, Millis};
-
-/// Why a job may not join a GPU, as far as progress goes.
-#[derive(Clone, Copy)]
-pub(in crate::plan) enum Objection {
-    /// A limit would be exceeded.
-    Exceeded {
-        /// The job whose limit it is.
-        job: JobId,
-        /// Predicted slowdown.
-        expected: Fraction,
-        /// The bound, which is what counts.
-        upper: Fraction,
-        /// The limit.
-        limit: Fraction,
-    },
-    /// A job has a limit, and nothing can be predicted because one is not known well enough.
-    Unknown {
-        /// The job that is not known well enough.
-        job: JobId,
-        /// The job whose limit it is.
-        limited: JobId,
-    },
-    /// A job has a limit, and nothing is predicted yet.
-    NotYet {
-        /// The job whose limit it is.
-        limited: JobId,
-    },
-    /// Processes that are not ours are there: their effect cannot be predicted.
-    Foreign,
-    /// They were together before, and one of them had to be evicted.
-    Apart(JobId),
-    /// The policy goes by what jobs get done together, and too little is known of this one; `None`: nothing is predicted
-    /// yet.
-    Unprofiled(Option<JobId>),
-    /// A job would be slower than the policy asks for.
-    Floor {
-        /// Which.
-        job: JobId,
-        /// What is predicted of it.
-        expected: Fraction,
-        /// What it must keep.
-        floor: Fraction,
-    },
-    /// A job that is there is measured to keep too little already.
-    TooSlow {
-        /// Which.
-        job: JobId,
-        /// What it keeps.
-        measured: Fraction,
-        /// What it must be measured to keep.
-        least: Fraction,
-    },
-    /// A job had to leave since another was too slow, and it is not measured yet whether the jobs that are left are fast enough.
-    Unmeasured {
-        /// The first of which it is not.
-        job: JobId,
-    },
-    /// A job that is there would keep too little over its whole run.
-    WholeRun {
-        /// Which.
-        job: JobId,
-        /// What it would keep.
-        whole: Fraction,
-        /// What it must keep.
-        least: Fraction,
-    },
-    /// All of them together would gain too little.
-    Gain {
-        /// What they would gain.
-        gain: Fraction,
-        /// What they must gain.
-        least: Fraction,
-    },
-    /// Jobs of these classes were together before, and one fell below the floor.
-    Bad,
-}
-
-impl Objection {
-    /// The same as a reason.
-    pub(super) const fn refusal(self) -> Refusal {
-        match self {
-            Self::Exceeded { job, expected, upper, limit } => {
-                Refusal::Slowdown { job, expected, upper, limit }
-            }
-            Self::Unknown { job, limited } => Refusal::Unpredicted { job: Some(job), limited: Some(limited) },
-            Self::NotYet { limited } => Refusal::Unpredicted { job: None, limited: Some(limited) },
-            Self::Foreign => Refusal::Uncontrolled,
-            Self::Apart(job) => Refusal::Apart { job },
-            Self::Unprofiled(job) => Refusal::Unprofiled { job },
-            Self::Floor { job, expected, floor } => Refusal::Floor { job, expected, floor },
-            Self::TooSlow { job, measured, least } => Refusal::TooSlow { job, measured, least },
-            Self::Unmeasured { job } => Refusal::Unmeasured { job },
-            Self::WholeRun { job, whole, least } => Refusal::WholeRun { job, whole, least },
-            Self::Gain { gain, least } => Refusal::Gain { gain, least },
-            Self::Bad => Refusal::Bad,
-        }
-    }
-}
 
 impl Slot<'_> {
     /// Why predictions or earlier experience keep a job off this one.
@@ -122,10 +24,10 @@ impl Slot<'_> {
         if (want.particular || self.parted)
             && let Some(apart) = kept_apart(self.state, self.state.job(want.job)?, self.gpu)
         {
-            return Some(Objection::Apart(apart));
+            return Some(Objection::Apart { job: apart });
         }
         if want.limited && !self.gpu.foreign().is_empty() {
-            return Some(Objection::Foreign);
+            return Some(Objection::Uncontrolled);
         }
         if self.tenants == 0 {
             return None;
@@ -135,13 +37,11 @@ impl Slot<'_> {
             return None;
         }
         let Some((beside, outlook)) = self.outlook_now(want) else {
-            return Some(
-                limited.map_or(Objection::Unprofiled(None), |limited| Objection::NotYet { limited }),
-            );
+            return Some(limited.map_or(Objection::Unprofiled { job: None }, not_predicted));
         };
         let unknown = outlook.unknown.first().map(|class| beside.who(want.job, want.class, *class));
         if by_throughput && outlook.throughput.is_none() {
-            return Some(Objection::Unprofiled(unknown.or(Some(want.job))));
+            return Some(Objection::Unprofiled { job: unknown.or(Some(want.job)) });
         }
         if let Some(rule) = policy.progress.filter(|_| outlook.has_paces()) {
             let outlook = &*beside.outlook_at_work(outlook, self.server_for(want), want.start);
@@ -170,13 +70,13 @@ impl Slot<'_> {
         }
         match (unknown, limited) {
             (Some(unknown), _) if policy.progress.is_some() && !outlook.has_paces() => {
-                Some(Objection::Unprofiled(Some(unknown)))
+                Some(Objection::Unprofiled { job: Some(unknown) })
             }
             (_, None) => None,
             // One that is over the bound on its start is tried where others have limits: on a machine of such jobs it would never run, and
             // nothing would ever be known of it. A limit that it breaks sends it away.
             (Some(job), Some(limited)) if want.overdue && job == want.job && limited != job => None,
-            (Some(job), Some(limited)) => Some(Objection::Unknown { job, limited }),
+            (Some(job), Some(_)) => Some(Objection::Unpredicted { job: Some(job), limited }),
             (None, Some(_)) => self.by_limits(want, beside, outlook),
         }
     }
@@ -213,9 +113,9 @@ impl Slot<'_> {
         beside.predicted(want.job, outlook, Startup::default()).into_iter().find_map(|task| {
             let limit = limit(self.state, self.state.job(task.job)?)?;
             let Some(lower) = task.lower else {
-                return Some(Objection::NotYet { limited: task.job });
+                return Some(not_predicted(task.job));
             };
-            (lower < least_progress(limit)).then(|| Objection::Exceeded {
+            (lower < least_progress(limit)).then(|| Objection::Slowdown {
                 job: task.job,
                 expected: slowdown(task.expected),
                 upper: slowdown(lower),
@@ -230,7 +130,7 @@ impl Slot<'_> {
         let percent = want.class.threads.filter(|_| want.narrowed)?;
         let all = want.with_all_threads();
         let (beside, outlook) = self.outlook_now(&all)?;
-        let Objection::Exceeded { job, upper, limit, .. } = self.by_limits(&all, beside, outlook)? else {
+        let Objection::Slowdown { job, upper, limit, .. } = self.by_limits(&all, beside, outlook)? else {
             return None;
         };
         let with_all = self.predicted(&all);
@@ -243,6 +143,11 @@ impl Slot<'_> {
         let without = || self.objection(&Want { floor: None, ..*want });
         want.floor.filter(|_| matches!(without(), Some(Objection::Floor { .. } | Objection::Bad)))
     }
+}
+
+/// A job has a limit, and nothing is predicted yet.
+pub(super) const fn not_predicted(limited: JobId) -> Objection {
+    Objection::Unpredicted { job: None, limited: Some(limited) }
 }
 
 /// What a newcomer that starts up like this must keep and would not, if there is such: over its run, or while it works.
