@@ -32,7 +32,7 @@ pub(crate) fn parted_from(job: &Job) -> impl Iterator<Item = JobId> {
 
 /// The jobs for the sake of which an attempt was ended.
 fn ended_for(attempt: &Attempt) -> &[JobId] {
-    if let Reason::Evicted { apart, .. } = &attempt.verdict { apart } else { &[] }
+    if let Reason::Evicted(eviction) = &attempt.verdict { &eviction.apart } else { &[] }
 }
 
 /// The tenant that the job has been with before and may not join again.

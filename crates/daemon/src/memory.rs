@@ -360,7 +360,7 @@ fn observed(attempt: &Attempt) -> Observed {
     // carma ended it, and not for its memory.
     let is_other_cause = matches!(
         attempt.verdict,
-        Reason::Evicted { .. }
+        Reason::Evicted(_)
             | Reason::MadeRoom { .. }
             | Reason::RequeuedByUser { .. }
             | Reason::Cancelled { .. }
@@ -419,6 +419,7 @@ pub fn to_view(estimate: &Estimate) -> EstimateView {
 mod tests {
     use super::*;
     use crate::gist::{MOST_REASONS, MOST_TEXT, from_view};
+    use carma_core::explain::Eviction;
     use carma_core::model::{Exit, Floor, SeenMemory};
     use carma_core::reading::GpuKind;
     use carma_core::units::{Fraction, Millis};
@@ -633,7 +634,7 @@ mod tests {
     fn a_job_that_was_evicted_when_it_stood_still_does_not_come_back_for_the_whole_gpu() {
         let evicted = || {
             let (slowdown, limit) = (Fraction(75_400), Fraction(27_800));
-            Reason::Evicted { job: JobId(3), slowdown, limit, apart: Vec::new(), together: None }
+            Reason::Evicted(Eviction { job: JobId(3), slowdown, limit, apart: Vec::new(), together: None })
         };
         let upper_after = |verdict: Reason, settled: bool| {
             let (mut memory, a100) = (memory(), gpu("A100", GpuKind::Whole));

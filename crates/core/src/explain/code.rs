@@ -43,7 +43,7 @@ impl Reason {
             Self::ExitUnknown => "ExitUnknown",
             Self::Cancelled { .. } => "Cancelled",
             Self::RequeuedByUser { .. } => "Requeued",
-            Self::Evicted { .. } => "Evicted",
+            Self::Evicted(_) => "Evicted",
             Self::GrowthGuard { .. } => "GrowthGuard",
             Self::MadeRoom { .. } => "MadeRoom",
             Self::SetAside { .. } => "SetAside",

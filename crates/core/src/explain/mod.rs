@@ -15,7 +15,7 @@ mod tests;
 mod text;
 
 pub use objection::Objection;
-pub use reason::{Aside, Filling, Narrowed, Reason, UserLimit};
+pub use reason::{Aside, Eviction, Filling, Narrowed, Reason, UserLimit};
 pub use refusal::{Holder, NoGpu, OfTheGpu, Refusal};
 pub use soon::Soon;
 pub use sooner::{Help, Sooner};

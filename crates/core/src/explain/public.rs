@@ -2,7 +2,7 @@
 //! of an error, which belong to the job's owner.
 
 use super::text::{ending, fault_under_mps, set_aside, torn_down};
-use super::{Filling, NoGpu, Reason, Refusal, UserLimit};
+use super::{Eviction, Filling, NoGpu, Reason, Refusal, UserLimit};
 use std::sync::Arc;
 
 /// Every field of every variant is named here, so that a new field does not compile until it is shown or hidden here.
@@ -41,7 +41,7 @@ impl Reason {
             | Self::ExitUnknown
             | Self::Cancelled { by: _ }
             | Self::RequeuedByUser { by: _ }
-            | Self::Evicted { job: _, slowdown: _, limit: _, apart: _, together: _ }
+            | Self::Evicted(Eviction { job: _, slowdown: _, limit: _, apart: _, together: _ })
             | Self::GrowthGuard {
                 filling: Filling { gpu: _, memory: _, free: _, left: _, held: _, exceeded: _ },
                 next: _,

@@ -85,6 +85,30 @@ pub struct Narrowed {
     pub keeps: Option<Fraction>,
 }
 
+/// The neighbour for which a job was evicted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Eviction {
+    /// Whose limit.
+    pub job: JobId,
+    /// What was measured, in times of its time alone.
+    pub slowdown: Fraction,
+    /// The limit.
+    pub limit: Fraction,
+    /// Jobs that it is not placed beside again.
+    pub apart: Vec<JobId>,
+    /// What the jobs on its GPU did together, in speeds alone, where that is the cause: less than one of them alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub together: Option<Fraction>,
+}
+
+impl Eviction {
+    /// Whether the limit is the policy's, for every job, and no user's: no jobs are kept apart then, but their commands.
+    #[must_use]
+    pub const fn is_by_policy(&self) -> bool {
+        self.apart.is_empty()
+    }
+}
+
 /// Why the policy took a running job off its GPU for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -267,19 +291,7 @@ pub enum Reason {
     /// Evicted: a neighbour was slowed down by more than its limit. Back to the queue without charge. Journals say
     /// "undone".
     #[serde(rename = "undone")]
-    Evicted {
-        /// Whose limit.
-        job: JobId,
-        /// What was measured.
-        slowdown: Fraction,
-        /// The limit.
-        limit: Fraction,
-        /// Jobs that it is not placed beside again.
-        apart: Vec<JobId>,
-        /// What the jobs on its GPU did together, in speeds alone, where that is the cause: less than one of them alone.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        together: Option<Fraction>,
-    },
+    Evicted(Eviction),
     /// Its GPU was about to run full, and it was the last to come of those that grew. Back to the queue without charge.
     GrowthGuard {
         /// The GPU, and what the job held.

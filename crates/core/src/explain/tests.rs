@@ -1,7 +1,7 @@
 //! The public text of no reason gives a user's own words away.
 
 use super::public::public_status;
-use super::{Aside, Filling, Holder, Narrowed, NoGpu, Objection, Reason, Refusal, UserLimit};
+use super::{Aside, Eviction, Filling, Holder, Narrowed, NoGpu, Objection, Reason, Refusal, UserLimit};
 use crate::policy::{GateVerdict, NeedSource, Order, Pack};
 use crate::progress::Predicted;
 use crate::recovery::{Blame, Evidence, EvidenceKind, Floor};
@@ -118,7 +118,13 @@ fn all() -> Vec<Reason> {
         Reason::ExitUnknown,
         Reason::Cancelled { by: "bob".into() },
         Reason::RequeuedByUser { by: "bob".into() },
-        Reason::Evicted { job, slowdown: Fraction(1), limit: Fraction(1), apart: vec![job], together: None },
+        Reason::Evicted(Eviction {
+            job,
+            slowdown: Fraction(1),
+            limit: Fraction(1),
+            apart: vec![job],
+            together: None,
+        }),
         Reason::GrowthGuard {
             filling: Filling { gpu: 1, memory: m, free: m, left: m, held: m, exceeded: Some(m) },
             next: Some(Floor::Memory(m)),
@@ -238,7 +244,7 @@ fn every_reason_is_tried() {
         Reason::ExitUnknown => 14,
         Reason::Cancelled { .. } => 15,
         Reason::RequeuedByUser { .. } => 16,
-        Reason::Evicted { .. } => 17,
+        Reason::Evicted(_) => 17,
         Reason::TimeLimit { .. } => 18,
         Reason::OutOfMemoryRetry { .. } => 19,
         Reason::OutOfMemoryFinal { .. } => 20,

@@ -1,7 +1,7 @@
 //! The full text of a reason, for those who may read the job.
 
 use super::refusal::holders;
-use super::{Aside, Filling, Narrowed, NoGpu, Reason, Refusal, UserLimit};
+use super::{Aside, Eviction, Filling, Narrowed, NoGpu, Reason, Refusal, UserLimit};
 use crate::policy::NeedSource;
 use crate::spec::JobId;
 use crate::units::{Fraction, MiB};
@@ -336,9 +336,9 @@ impl fmt::Display for Reason {
             }
             Self::Cancelled { by } => write!(f, "cancelled by {by}"),
             Self::RequeuedByUser { by } => write!(f, "put back into the queue by {by}"),
-            // By a limit of the policy's no jobs are kept apart, but their commands.
-            Self::Evicted { job, slowdown, limit, apart, together } => {
-                let why = slowed_down(*job, *slowdown, *limit, apart.is_empty(), *together);
+            Self::Evicted(eviction) => {
+                let Eviction { job, slowdown, limit, apart: _, together } = *eviction;
+                let why = slowed_down(job, slowdown, limit, eviction.is_by_policy(), together);
                 write!(f, "evicted: {why}; requeued without charge")
             }
             Self::GrowthGuard { filling, next } => {

@@ -2,7 +2,7 @@
 
 use super::exit::Exit;
 use super::suspension::Absence;
-use crate::explain::{Aside, Filling, Reason};
+use crate::explain::{Aside, Eviction, Filling, Reason};
 use crate::ledger::{Alone, SeenMemory};
 use crate::spec::{GpuId, JobId, SharingMode};
 use crate::units::{Fraction, MiB, Millis, is_zero};
@@ -61,19 +61,7 @@ pub enum EndCause {
     },
     /// It slows a neighbour down by more than that one's limit, so that it is evicted. Journals say "undone".
     #[serde(rename = "undone")]
-    Evicted {
-        /// Whose limit.
-        job: JobId,
-        /// What was measured.
-        slowdown: Fraction,
-        /// The limit.
-        limit: Fraction,
-        /// Jobs that it is not placed beside again.
-        apart: Vec<JobId>,
-        /// What the jobs on its GPU did together, in speeds alone, where that is the cause: less than one of them alone.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
-        together: Option<Fraction>,
-    },
+    Evicted(Eviction),
     /// A GPU of it is about to run full, and of the jobs that grow there it came last.
     GrowthGuard(Filling),
     /// It makes room for a job that waits: one on several GPUs that is overdue, or an operator's urgent one.
@@ -100,7 +88,7 @@ impl EndCause {
         matches!(
             self,
             Self::Requeued { .. }
-                | Self::Evicted { .. }
+                | Self::Evicted(_)
                 | Self::GrowthGuard(_)
                 | Self::Room { .. }
                 | Self::Spread { .. }
@@ -112,7 +100,7 @@ impl EndCause {
     /// not full before.
     #[must_use]
     pub const fn saves(&self) -> bool {
-        matches!(self, Self::Requeued { .. } | Self::Evicted { .. } | Self::Room { .. })
+        matches!(self, Self::Requeued { .. } | Self::Evicted(_) | Self::Room { .. })
     }
 
     /// What is said of an attempt that is or was ended for it. What a job gets next after the growth guard is known when it has ended.
@@ -122,9 +110,7 @@ impl EndCause {
             Self::Cancelled { by } => Reason::Cancelled { by },
             Self::TimeLimit(limit) => Reason::TimeLimit { limit },
             Self::Requeued { by } => Reason::RequeuedByUser { by },
-            Self::Evicted { job, slowdown, limit, apart, together } => {
-                Reason::Evicted { job, slowdown, limit, apart, together }
-            }
+            Self::Evicted(eviction) => Reason::Evicted(eviction),
             Self::GrowthGuard(filling) => Reason::GrowthGuard { filling, next: None },
             Self::Room { job } => Reason::MadeRoom { job },
             Self::Spread { .. } => Reason::SetAside { cause: Aside::Spread, waits: None },

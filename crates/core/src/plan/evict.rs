@@ -4,6 +4,7 @@
 
 use super::Plan;
 use super::ending::{leaving_by, take_off};
+use crate::explain::Eviction;
 use crate::ledger::Tenant;
 use crate::model::{EndCause, GpuId, Job, JobId, Phase, SharingMode};
 use crate::progress::least_progress;
@@ -63,7 +64,7 @@ pub(super) fn evict(state: &State, now: Millis, plan: &mut Plan) {
         };
         let limit = promised.unwrap_or_else(|| slowdown(least));
         let slowdown = slowdown(measured.progress);
-        let cause = EndCause::Evicted { job: id, slowdown, limit, apart, together: None };
+        let cause = EndCause::Evicted(Eviction { job: id, slowdown, limit, apart, together: None });
         touched.extend(placement.gpus.iter().chain(&evicted.gpus));
         plan.actions.extend(take_off(state, latest, cause));
     }
@@ -111,13 +112,13 @@ fn part(state: &State, now: Millis, touched: &BTreeSet<GpuId>, plan: &mut Plan) 
         {
             continue;
         }
-        let cause = EndCause::Evicted {
+        let cause = EndCause::Evicted(Eviction {
             job: longest.spec.id,
             slowdown: slowdown(measured.progress),
             limit: slowdown(LEAST_TOGETHER),
             apart: Vec::new(),
             together: Some(together),
-        };
+        });
         plan.actions.extend(take_off(state, latest, cause));
     }
 }

@@ -160,7 +160,7 @@ impl State {
         match cause {
             EndCause::Cancelled { .. } => self.finish(id, JobState::Cancelled, reason, status, applied),
             EndCause::TimeLimit(_) => self.finish(id, JobState::Timeout, reason, status, applied),
-            EndCause::Evicted { .. } => self.requeue_free(id),
+            EndCause::Evicted(_) => self.requeue_free(id),
             EndCause::Stuck { .. } => self.enqueue(id, |job| job.free_retries += 1),
             // That of the growth guard was told above.
             EndCause::Room { .. }

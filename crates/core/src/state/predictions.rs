@@ -4,6 +4,7 @@
 //! What follows from it is the plan's.
 
 use super::{Startup, State};
+use crate::explain::Eviction;
 use crate::input::Rejected;
 use crate::ledger::Gpu;
 use crate::model::{EndCause, GpuId, Job, JobId, Relief, SharingMode};
@@ -169,21 +170,22 @@ impl State {
     /// not brought together again, if the policy goes by classes, and no job joins those that are left before they were measured. A limit
     /// of the other's own says nothing of jobs that come after it.
     fn remember_company(&mut self, gone: JobId, cause: &EndCause) {
-        let EndCause::Evicted { job: slowed, apart, .. } = cause else { return };
+        let EndCause::Evicted(eviction) = cause else { return };
+        let slowed = eviction.job;
         if self.options.policy.progress.is_none() {
             return;
         }
-        let Some(slowed_job) = self.job(*slowed) else { return };
+        let Some(slowed_job) = self.job(slowed) else { return };
         let Some(sharing) = slowed_job.placement().map(|placed| placed.sharing) else { return };
         for id in self.held_up_on(slowed_job) {
             if let Some(gpu) = self.gpu(id).filter(|gpu| gpu.tenant(gone).is_some()) {
                 let company = self.company(id, gpu, sharing);
-                if apart.is_empty() {
+                if eviction.is_by_policy() {
                     let now = self.now;
                     self.bad.add(company, now);
                     let _ = self.change_gpu(id, |gpu, _| gpu.relieved = Some(now));
                 } else {
-                    let of = self.exceeded.entry(*slowed).or_default();
+                    let of = self.exceeded.entry(slowed).or_default();
                     of.push(company);
                     let too_many = of.len().saturating_sub(MOST_EXCEEDED);
                     of.drain(..too_many);
@@ -194,7 +196,7 @@ impl State {
 
     /// The job that was slowed down keeps which neighbour was evicted for it, and when.
     fn relieve(&mut self, evicted: JobId, cause: &EndCause, suspended: bool) {
-        let EndCause::Evicted { job: slowed, slowdown, limit, .. } = *cause else { return };
+        let EndCause::Evicted(Eviction { job: slowed, slowdown, limit, .. }) = *cause else { return };
         let placed = self.job(slowed).and_then(Job::placement).map(|placement| placement.at);
         let Some(since) = placed.filter(|_| slowed != evicted) else { return };
         let at = self.now;

@@ -3,7 +3,7 @@
 //! The job keeps its attempt all the while. What it had on its GPUs is kept with it, so that it comes back as it was.
 
 use super::State;
-use crate::explain::{Aside, Reason};
+use crate::explain::{Aside, Eviction, Reason};
 use crate::input::Rejected;
 use crate::ledger::{Reservation, Tenant};
 use crate::model::{
@@ -32,10 +32,9 @@ fn wrong(job: &Job, hint: &'static str) -> Rejected {
 pub(crate) fn aside(cause: &EndCause) -> Option<Aside> {
     match cause {
         EndCause::GrowthGuard(filling) => Some(Aside::GrowthGuard(*filling)),
-        EndCause::Evicted { job, slowdown, limit, apart, together } => {
-            // By a limit of the policy's no jobs are kept apart, but their commands.
-            let by_policy = apart.is_empty();
-            let (job, slowdown, limit, together) = (*job, *slowdown, *limit, *together);
+        EndCause::Evicted(eviction) => {
+            let Eviction { job, slowdown, limit, apart: _, together } = *eviction;
+            let by_policy = eviction.is_by_policy();
             Some(Aside::Evicted { job, slowdown, limit, by_policy, together })
         }
         EndCause::Room { job } => Some(Aside::Room { job: *job }),
@@ -235,8 +234,8 @@ impl State {
         self.change_halt(id, |halt| {
             let by: Arc<str> = CARMA.into();
             halt.times += 1;
-            if let EndCause::Evicted { apart, .. } = cause {
-                halt.apart.extend(apart);
+            if let EndCause::Evicted(eviction) = cause {
+                halt.apart.extend(&eviction.apart);
             }
             halt.now = Some(Box::new(Suspension {
                 cause: Some(Box::new(cause.clone())),

@@ -49,6 +49,7 @@
 //! ```
 //! Every input goes through `State::apply`, and `check` must be silent after each.
 
+use carma_core::explain::Eviction;
 use carma_core::input::{Foreign, Observation};
 use carma_core::ledger::{Gpu, Reservation};
 use carma_core::model::{
@@ -102,10 +103,10 @@ fn why(cause: &EndCause) -> String {
         EndCause::Room { job } => format!("it makes room for job {job}"),
         EndCause::Spread { to } => format!("GPU {} is idle, and it moves there", to.0),
         EndCause::Stuck { why } => format!("it is stuck: {why}"),
-        EndCause::Evicted { job, together: Some(together), .. } => {
+        EndCause::Evicted(Eviction { job, together: Some(together), .. }) => {
             format!("with job {job} and others it does {together} together of what one does alone")
         }
-        EndCause::Evicted { job, slowdown, limit, apart, together: None } => {
+        EndCause::Evicted(Eviction { job, slowdown, limit, apart, together: None }) => {
             let whose = if apart.is_empty() { "the policy's" } else { "its" };
             format!("job {job} is slowed down by {slowdown}, {whose} limit is {limit}")
         }
