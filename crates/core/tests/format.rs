@@ -5,8 +5,8 @@ use carma_core::explain::{Eviction, Objection, Reason, Refusal};
 use carma_core::input::Ignored;
 use carma_core::ledger::{Reservation, Tenant};
 use carma_core::model::{
-    Basis, Computed, EndCause, EndLevel, Ending, Estimates, Estimator, Forecasts, JobId, NewJob, Request,
-    RunTime, RunsOf,
+    Basis, Computed, EndCause, EndLevel, Ending, Estimates, Estimator, Exit, Forecasts, JobId, NewJob,
+    Request, RunTime, RunsOf,
 };
 use carma_core::policy::{Allowance, ForecastSource, NeedSource, Options};
 use carma_core::units::{Fraction, MiB, Millis};
@@ -194,6 +194,18 @@ fn jobs_that_are_not_asked_to_save_read_and_write_as_they_did() {
     let written = r#"{"cannot_save":{"job":1,"attempt":2,"why":"no"}}"#;
     assert_eq!(serde_json::to_string(&input).unwrap(), written);
     assert_eq!(serde_json::from_str::<Input>(written).unwrap(), input);
+}
+
+/// Supervisors from before carma recorded it do not tell whether the command was asked to end, and journals of theirs neither.
+#[test]
+fn ends_of_which_it_is_not_known_whether_they_were_asked_for_read_and_write_as_they_did() {
+    let written = r#"{"status":{"code":0},"evidence":null,"not_started":null}"#;
+    let mut exit: Exit = serde_json::from_str(written).unwrap();
+    assert_eq!((exit.asked, serde_json::to_string(&exit).unwrap().as_str()), (None, written));
+    exit.asked = Some(false);
+    let written = r#"{"status":{"code":0},"evidence":null,"not_started":null,"asked":false}"#;
+    assert_eq!(serde_json::to_string(&exit).unwrap(), written);
+    assert_eq!(serde_json::from_str::<Exit>(written).unwrap(), exit);
 }
 
 /// Sources of forecasts had names of their own before any estimator could be one.

@@ -592,11 +592,17 @@ impl World {
             let phase = before.job(*job).map(|j| j.phase.clone());
             prop_assert_eq!(phase, Some(Phase::Pending), "launched while not pending");
         }
+        if let Input::Exited { job, exit, .. } = &input {
+            let ran = exit.not_started.is_none() && exit.status == ExitStatus::Code(0);
+            let again = self.state.job(*job).is_some();
+            prop_assert!(!(ran && exit.asked == Some(false) && again), "job {} is done, and runs again", job);
+        }
         for finished in applied.finished {
             let id = finished.job.spec.id;
             self.over = finished.job.past.iter().fold(self.over, |sum, attempt| sum.with(attempt.had));
             prop_assert!(self.finished.insert(id), "job {} ended twice", id);
-            prop_assert!(finished.state.is_final());
+            let live = [JobState::Pending, JobState::Running, JobState::Suspended];
+            prop_assert!(!live.contains(&finished.state));
             self.ends.insert(finished.reason.code());
             readable(&finished.reason)?;
         }
@@ -850,6 +856,8 @@ impl World {
                         machine: *never == Never::ByTheMachine,
                         user_gone: (*never == Never::ByItself && *oom_kills > 0)
                             .then(|| Box::new(UserGone { now: None })),
+                        // Of some it is known.
+                        asked: (*oom_kills > 0).then_some(oom_kills.is_multiple_of(2)),
                         host: HostUse { oom_kills: *oom_kills, ..HostUse::default() },
                     },
                 }

@@ -8,7 +8,7 @@ use crate::run::launch::{Launch, Launcher, Outcome, Report};
 use crate::run::lives::Lives;
 use crate::run::record::Claim;
 use crate::run::suspend::{Subject, Suspender, What};
-use crate::run::watch::signal;
+use crate::run::watch::{announce, signal};
 use carma_core::input::Action;
 use carma_core::model::{
     EndLevel, GpuId, Job, JobId, Phase, Placement, ProcessRef, SharingMode, SuspendStep,
@@ -144,6 +144,10 @@ impl Performer {
                 std::thread::sleep(DRAIN);
                 let _ = signal(supervisor, child, group.as_ref(), EndLevel::Kill);
                 return records.note_told(level);
+            }
+            if clients.as_ref().is_ok_and(|clients| !clients.is_empty()) {
+                // What it runs fails of that, and it may exit with 0 all the same.
+                announce(supervisor);
             }
             if let Err(e) = clients.and_then(|clients| sharing.terminate_clients(uid, &clients)) {
                 tracing::warn!("job {id} could not leave MPS before it was signalled: {e}");

@@ -1,4 +1,4 @@
-//! Which processes of a job are told of a signal: those that catch it.
+//! Which processes of a job are told of a signal: those that catch it. And which a signal need not end.
 //!
 //! A signal that a process does not catch ends it, so it is not sent to a whole job: of a shell script that runs a program
 //! the shell would die. It goes to the top-most process of each branch that catches it. What runs below one of those, a
@@ -18,16 +18,31 @@ const STATUS: u64 = 1 << 20;
 /// Whether a process has a handler for a signal (`SigCgt` in `/proc/PID/status`, proc(5)). One that is gone has none.
 #[must_use]
 pub fn catches(pid: u32, signal: Signal) -> bool {
-    let mut bytes = Vec::new();
-    let read =
-        File::open(format!("/proc/{pid}/status")).and_then(|file| file.take(STATUS).read_to_end(&mut bytes));
-    // The name of a process need not be text.
-    read.is_ok() && mask(&String::from_utf8_lossy(&bytes)).is_some_and(|caught| has(caught, signal))
+    status(pid).and_then(|status| mask(&status, CAUGHT)).is_some_and(|caught| has(caught, signal))
 }
 
-fn mask(status: &str) -> Option<u64> {
-    // The name comes before it, and a line break in it is escaped.
-    let line = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
+/// Whether a process may go on, or end in its own way, after a signal that ends those which have nothing set up for it: it catches, ignores
+/// or blocks that one. So may one of which that cannot be read.
+#[must_use]
+pub fn may_survive(pid: u32, signal: Signal) -> bool {
+    let Some(status) = status(pid) else { return true };
+    [CAUGHT, "SigIgn:", "SigBlk:"].iter().any(|name| mask(&status, name).is_none_or(|mask| has(mask, signal)))
+}
+
+/// The line of the signals that a process has a handler for.
+const CAUGHT: &str = "SigCgt:";
+
+fn status(pid: u32) -> Option<String> {
+    let mut bytes = Vec::new();
+    let file = File::open(format!("/proc/{pid}/status")).ok()?;
+    file.take(STATUS).read_to_end(&mut bytes).ok()?;
+    // The name of a process need not be text.
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+fn mask(status: &str, name: &str) -> Option<u64> {
+    // The name of the process comes before it, and a line break in that is escaped.
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
@@ -63,11 +78,16 @@ pub fn topmost(members: &BTreeMap<u32, Stat>, catches: impl Fn(u32) -> bool) -> 
 
 /// Sends a signal to the top-most processes of each branch of a job that catch it, and returns their pids. `members` says
 /// which processes are the job's now. It is asked twice: a pid that is another process's by the time of the signal is not
-/// signalled, nor is a process whose number passed from the job to a stranger while it was looked at.
+/// signalled, nor is a process whose number passed from the job to a stranger while it was looked at. `announce` is called before the
+/// first signal, and not at all where there is none to send.
 ///
 /// # Errors
 /// When the machine refuses a descriptor, or every signal.
-pub fn send(members: impl Fn() -> BTreeMap<u32, Stat>, signal: Signal) -> io::Result<Vec<u32>> {
+pub fn send(
+    members: impl Fn() -> BTreeMap<u32, Stat>,
+    signal: Signal,
+    announce: impl FnOnce(),
+) -> io::Result<Vec<u32>> {
     let first = members();
     let chosen = topmost(&first, |pid| catches(pid, signal));
     let mut opened = Vec::new();
@@ -79,11 +99,12 @@ pub fn send(members: impl Fn() -> BTreeMap<u32, Stat>, signal: Signal) -> io::Re
         }
     }
     let now = members();
+    opened.retain(|(stat, _)| now.get(&stat.pid).is_some_and(|now| now.start_ticks == stat.start_ticks));
+    if !opened.is_empty() {
+        announce();
+    }
     let (mut sent, mut refused) = (Vec::new(), None);
     for (stat, pidfd) in opened {
-        if now.get(&stat.pid).is_none_or(|now| now.start_ticks != stat.start_ticks) {
-            continue;
-        }
         match pidfd_send_signal(&pidfd, signal) {
             Ok(()) => sent.push(stat.pid),
             // It has ended meanwhile.
@@ -143,11 +164,11 @@ mod tests {
     #[test]
     fn masks_as_the_kernel_writes_them() {
         let status = "Name:\ta\\nSigCgt:\\tffff\nSigBlk:\t0000000000000200\nSigCgt:\t0000000000000201\n";
-        let caught = mask(status).unwrap();
+        let caught = mask(status, CAUGHT).unwrap();
         assert!(has(caught, Signal::HUP) && has(caught, Signal::USR1));
         assert!(!has(caught, Signal::USR2) && !has(caught, Signal::TERM));
-        assert_eq!(mask("Name:\tx\n"), None);
-        assert_eq!(mask("SigCgt:\tnonsense\n"), None);
+        assert_eq!(mask("Name:\tx\n", CAUGHT), None);
+        assert_eq!(mask("SigCgt:\tnonsense\n", CAUGHT), None);
         assert!(!catches(u32::MAX >> 2, Signal::USR1));
     }
 
@@ -186,14 +207,16 @@ mod tests {
             members.values_mut().for_each(|stat| stat.start_ticks += 1);
             members
         };
-        assert_eq!(send(stale, Signal::USR1).unwrap(), [0; 0]);
+        assert_eq!(send(stale, Signal::USR1, || unreachable!()).unwrap(), [0; 0]);
         let looks = Cell::new(0);
         let gone = || {
             looks.set(looks.get() + 1);
             if looks.get() == 1 { members(outer.id()) } else { BTreeMap::new() }
         };
-        assert_eq!(send(gone, Signal::USR1).unwrap(), [0; 0]);
-        let sent = send(|| members(outer.id()), Signal::USR1).unwrap();
+        assert_eq!(send(gone, Signal::USR1, || unreachable!()).unwrap(), [0; 0]);
+        let announced = Cell::new(false);
+        let sent = send(|| members(outer.id()), Signal::USR1, || announced.set(!saved.exists())).unwrap();
+        assert!(announced.get(), "before the signal");
         assert!(sent.len() == 1 && sent != [outer.id()], "{sent:?}");
         // The shell goes on after its program has ended.
         assert_eq!(outer.wait().unwrap().code(), Some(7));
@@ -201,10 +224,31 @@ mod tests {
     }
 
     #[test]
+    fn what_a_signal_need_not_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let survives = |trap: &str| {
+            let ready = dir.path().join("ready");
+            let mut child = shell(&format!("{trap} echo > {}; exec sleep 600", ready.display()));
+            until("the trap", || ready.exists() && !members(child.id()).is_empty());
+            let survives = may_survive(child.id(), Signal::TERM);
+            child.kill().unwrap();
+            until("its end", || process::stat(child.id()).is_some_and(|stat| stat.zombie));
+            // As long as it is not reaped, it is as it was.
+            assert_eq!(may_survive(child.id(), Signal::TERM), survives);
+            child.wait().unwrap();
+            std::fs::remove_file(&ready).unwrap();
+            survives
+        };
+        assert!(!survives(""));
+        assert!(survives("trap '' TERM;"));
+        assert!(may_survive(u32::MAX >> 2, Signal::TERM), "of that one nothing is known");
+    }
+
+    #[test]
     fn where_no_process_catches_it_none_is_signalled() {
         let mut child = shell("sleep 600; true");
         until("its program", || members(child.id()).len() == 2);
-        assert_eq!(send(|| members(child.id()), Signal::USR1).unwrap(), [0; 0]);
+        assert_eq!(send(|| members(child.id()), Signal::USR1, || unreachable!()).unwrap(), [0; 0]);
         assert!(child.try_wait().unwrap().is_none());
         for pid in process::descendants(child.id()).into_iter().chain([child.id()]) {
             let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();

@@ -147,6 +147,59 @@ fn a_stopped_supervisor_can_be_ended() {
     assert_eq!(daemon.end_of(id).job.state, "TIMEOUT");
 }
 
+/// Its supervisor is stopped, so that the end of the command and the signal of the daemon come to it together, the end first.
+#[test]
+fn what_is_done_before_its_signal_comes_is_not_run_again() {
+    let daemon = Setup::new(TWO).start();
+    for saves in [false, true] {
+        let at = |name: &str| daemon.dir.path().join(format!("{name}-{saves}"));
+        let (mark, go) = (at("mark"), at("go"));
+        let line = format!(
+            "trap 'echo asked' USR1; echo ran >> {}; until [ -e {} ]; do sleep 0.02; done",
+            mark.display(),
+            go.display()
+        );
+        let mut request = job(&["/bin/sh", "-c", &line]);
+        request.checkpoint_signal = saves.then_some(carma_api::wire::CheckpointSignal::Usr1);
+        let id = daemon.submit(request);
+        let pid = until("the pid", || daemon.show(id).pid.filter(|_| mark.exists()));
+        let supervisor = supervisor_of(pid);
+        assert!(std::process::Command::new("kill").args(["-STOP", &supervisor]).status().unwrap().success());
+        std::fs::write(&go, "").unwrap();
+        until("its end", || (!lives(pid)).then_some(()));
+        assert!(daemon.carma(&["requeue", &id.to_string()]).status.success());
+        let over = daemon.end_of(id);
+        let said = (over.job.state.as_str(), over.job.exit_code, over.attempts.len());
+        assert_eq!(said, ("COMPLETED", Some(0), 1), "{}", daemon.log());
+        assert_eq!(std::fs::read_to_string(&mark).unwrap(), "ran\n");
+    }
+}
+
+/// Code 0 after a signal that it handles or ignores may mean that it ended as it was asked to.
+#[test]
+fn what_need_not_end_by_the_signal_goes_back_though_it_exits_with_0() {
+    let daemon = Setup::new(TWO).start();
+    let [told, mark] = ["told", "mark"].map(|name| daemon.dir.path().join(name).display().to_string());
+    let handles = format!("trap 'echo > {told}; exit 0' TERM; echo > {mark}; while :; do sleep 0.02; done");
+    // What is beside it in its process group shows that the signal was passed on.
+    let beside =
+        format!("trap 'echo > {told}; exit' TERM; echo > {told}.ready; while :; do sleep 0.02; done");
+    let ignores = format!(
+        "({beside})& until [ -e {told}.ready ]; do sleep 0.02; done; trap '' TERM; echo > {mark}; \
+         until [ -e {told} ]; do sleep 0.02; done"
+    );
+    for line in [handles, ignores] {
+        let id = daemon.shell(&format!("[ $CARMA_RESTART = 1 ] && exit 0; {line}"));
+        until("it to run", || std::fs::remove_file(&mark).ok());
+        assert!(daemon.carma(&["requeue", &id.to_string()]).status.success());
+        let over = daemon.end_of(id);
+        let codes: Vec<_> = over.attempts.iter().map(|attempt| attempt.exit_code).collect();
+        let said = (over.job.state.as_str(), &codes[..]);
+        assert_eq!(said, ("COMPLETED", &[Some(0), Some(0)][..]), "{}", daemon.log());
+        std::fs::remove_file(&told).unwrap();
+    }
+}
+
 #[test]
 fn what_a_job_leaves_behind_ends_with_it_though_its_supervisor_was_killed() {
     let daemon = Setup::new(TWO).config("[jobs]\nkill-grace = '1s'\n").start();

@@ -83,6 +83,10 @@ pub struct Exit {
     /// With `not_started`: the user who submitted it does not exist any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_gone: Option<Box<UserGone>>,
+    /// Whether something may have asked it to end, or to save its work, before it ended. An end that was decided may come too late for that.
+    /// `None`: not known, as of supervisors from before carma recorded it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<bool>,
     /// What the attempt took of the host, where its cgroup tells.
     #[serde(default, skip_serializing_if = "HostUse::is_unknown")]
     pub host: HostUse,
@@ -106,6 +110,7 @@ impl Exit {
             not_started: None,
             machine: false,
             user_gone: None,
+            asked: None,
             host: HostUse::UNKNOWN,
         }
     }

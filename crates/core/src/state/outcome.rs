@@ -67,9 +67,10 @@ impl State {
             return self.not_launched(id, attempt, why, true, applied);
         }
         if let Some(ending) = ending {
-            // Done before it was asked to end: running it again would be running it twice.
-            let done = status == ExitStatus::Code(0) && ending.sent.is_none();
-            if !(done && matches!(ending.cause, EndCause::Requeued { .. })) {
+            // Done before it was asked to end, though that may have been decided: running it again would be running it twice.
+            // After it was asked, 0 may mean as well that it saved its work, or ended in order.
+            let unasked = ending.sent.is_none() || exit.asked == Some(false);
+            if !(status == ExitStatus::Code(0) && unasked && ending.cause.requeues()) {
                 return self.ended(id, exit, ending.cause, applied);
             }
         }

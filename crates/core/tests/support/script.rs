@@ -886,6 +886,10 @@ impl Stage {
             user_gone: words
                 .take("user-gone")
                 .map(|now| Box::new(UserGone { now: (now != "nobody").then(|| now.into()) })),
+            asked: match (words.flag("asked"), words.flag("unasked")) {
+                (false, false) => None,
+                (asked, _) => Some(asked),
+            },
             host: HostUse {
                 oom_kills: words.take_as("oom-kills", number)?.map_or(0, i32::unsigned_abs),
                 memory_limit: words.take_as("host-limit", memory)?,
@@ -969,7 +973,7 @@ impl Stage {
         let idle = made.actions.is_empty() && made.waiting.is_empty();
         for action in made.actions {
             // The end of a job is told when it is applied.
-            let ends = matches!(&action, Action::SetState { state, .. } if state.is_final());
+            let ends = matches!(&action, Action::SetState { state, .. } if *state != JobState::Pending);
             if !ends {
                 let text = self.action(&action);
                 self.say(text);

@@ -8,12 +8,15 @@ use crate::run::record::Claim;
 use crate::run::suspend::{Driver, Suspender};
 use carma_core::explain::Reason;
 use carma_core::model::{
-    ExitStatus, Forecasts, NewJob, Placement, ProcessRef, Profile, Request, RunsOf, SharingMode, User,
+    EndCause, ExitStatus, Forecasts, NewJob, Placement, ProcessRef, Profile, Request, RunsOf, SharingMode,
+    User,
 };
 use carma_core::policy::{Options, presets};
 use carma_core::reading::{GpuInfo, GpuKind, GpuReading, Health};
 use carma_core::windows::{Summary, WindowSummary};
 use carma_gpu::mps::{Mps, MpsOptions};
+use carma_gpu::{Grant, Sharing, SharingError, SharingRequest};
+use std::sync::Mutex;
 use tempfile::TempDir;
 
 #[test]
@@ -132,9 +135,14 @@ impl Machine {
 
     /// A job that runs on this GPU, in turns, and is seen to hold so much there. Its record is there, too.
     fn runs(&mut self, gpu: u32, held: MiB) -> JobId {
+        self.runs_as(gpu, held, SharingMode::TimeSlice, SUPERVISOR)
+    }
+
+    /// The same in this way, with this supervisor.
+    fn runs_as(&mut self, gpu: u32, held: MiB, sharing: SharingMode, supervisor: ProcessRef) -> JobId {
         let job = self.engine.state.next_id();
         let user = User::new(0, "root");
-        let request = Request { sharing: Some(SharingMode::TimeSlice), ..Request::of(1) };
+        let request = Request { sharing: Some(sharing), ..Request::of(1) };
         let new = NewJob {
             id: job,
             user,
@@ -149,7 +157,7 @@ impl Machine {
         };
         self.engine.batch.jobs.push((job, stored()));
         self.written(Input::Submitted(Box::new(new)));
-        self.starts(job, gpu);
+        self.starts(job, gpu, sharing, supervisor);
         let seen = Observation {
             at: self.engine.state.now(),
             health: Health::Ok,
@@ -167,12 +175,12 @@ impl Machine {
     /// A job that was held runs, and has for a moment.
     fn launched(&mut self, job: JobId) {
         self.written(Input::Release { job, by: User::new(7, "u") });
-        self.starts(job, 0);
+        self.starts(job, 0, SharingMode::TimeSlice, SUPERVISOR);
         std::thread::sleep(Duration::from_millis(2));
     }
 
-    fn starts(&mut self, job: JobId, gpu: u32) {
-        let (gpu, sharing) = (GpuId(gpu), SharingMode::TimeSlice);
+    fn starts(&mut self, job: JobId, gpu: u32, sharing: SharingMode, supervisor: ProcessRef) {
+        let gpu = GpuId(gpu);
         let at = self.engine.state.now();
         let placement = Placement {
             attempt: 1,
@@ -185,17 +193,10 @@ impl Machine {
             at,
             reason: Reason::NotPlannedYet,
         };
-        let claim = self.records(job).claim(&Claim::Supervisor(SUPERVISOR));
+        let claim = self.records(job).claim(&Claim::Supervisor(supervisor));
         assert!(claim.unwrap().is_some());
         self.decided(Action::Launch { job, placement });
-        self.written(Input::Started {
-            job,
-            attempt: 1,
-            supervisor: SUPERVISOR,
-            child: None,
-            sharing,
-            note: None,
-        });
+        self.written(Input::Started { job, attempt: 1, supervisor, child: None, sharing, note: None });
     }
 
     /// A job that runs is about to leave its GPU.
@@ -217,6 +218,19 @@ impl Machine {
 
     fn decided(&mut self, action: Action) {
         self.written(Input::Decided(Box::new(action)));
+    }
+
+    fn performs(&self, action: &Action) {
+        let Engine { state, parts, .. } = &self.engine;
+        parts.performer.perform(action, state, &parts.journal, &parts.lives);
+    }
+
+    /// The record of a job's attempt names its first process.
+    fn has_command(&self, job: JobId, child: ProcessRef) {
+        let record = self.engine.parts.lives.present_dir().join(format!("{job}.1.record"));
+        let line = format!("{{\"child\":{{\"pid\":{},\"start_ticks\":{}}}}}\n", child.pid, child.start_ticks);
+        let mut file = std::fs::File::options().append(true).open(record).unwrap();
+        std::io::Write::write_all(&mut file, line.as_bytes()).unwrap();
     }
 
     fn records(&self, job: JobId) -> Records {
@@ -299,11 +313,7 @@ fn a_suspension_goes_on_though_the_disk_refuses_what_was_found_at_the_start() {
             machine.comes_back(job);
         }
         // Its command goes on: as which this process stands.
-        let me = carma_process::process::identify(std::process::id()).unwrap();
-        let record = machine.engine.parts.lives.present_dir().join(format!("{job}.1.record"));
-        let line = format!("{{\"child\":{{\"pid\":{},\"start_ticks\":{}}}}}\n", me.pid, me.start_ticks);
-        let mut file = std::fs::File::options().append(true).open(record).unwrap();
-        std::io::Write::write_all(&mut file, line.as_bytes()).unwrap();
+        machine.has_command(job, carma_process::process::identify(std::process::id()).unwrap());
         let (tell, told) = mpsc::channel();
         let suspender = &mut machine.engine.parts.performer.suspender;
         suspender.driver = Err("there is no driver".into());
@@ -317,6 +327,57 @@ fn a_suspension_goes_on_though_the_disk_refuses_what_was_found_at_the_start() {
         machine.engine.turn(Duration::ZERO);
         assert!(told.try_recv().is_err(), "and it is done once");
     }
+}
+
+/// What is done to a client of MPS through the control daemon makes its work fail, and its command may exit with 0 for all that: its
+/// supervisor hears of it first.
+#[test]
+fn a_supervisor_hears_that_its_job_is_taken_off_mps() {
+    struct OneClient(Mutex<mpsc::Sender<bool>>, PathBuf);
+    impl Sharing for OneClient {
+        fn obstacle(&self, _: &GpuInfo) -> Option<String> {
+            None
+        }
+        fn prepare(&self, _: &SharingRequest) -> Result<Grant, SharingError> {
+            Ok(Grant { env: Vec::new() })
+        }
+        fn clients(&self, _: u32, _: &[u32]) -> Result<Vec<u32>, SharingError> {
+            Ok(vec![1])
+        }
+        fn terminate_clients(&self, _: u32, _: &[u32]) -> Result<usize, SharingError> {
+            let began = Instant::now();
+            while !self.1.exists() && began.elapsed() < Duration::from_secs(20) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let _ = self.0.lock().unwrap().send(self.1.exists());
+            Ok(1)
+        }
+        fn is_own_process(&self, _: u32) -> bool {
+            false
+        }
+        fn shutdown(&self, _: &[u32]) {}
+    }
+    let mut machine = Machine::new();
+    let (ready, heard) = (machine.dir.path().join("ready"), machine.dir.path().join("heard"));
+    let line = format!(
+        "trap 'echo > {}' HUP; echo > {}; while :; do sleep 0.01; done",
+        heard.display(),
+        ready.display()
+    );
+    let mut supervisor = std::process::Command::new("sh").args(["-c", &line]).spawn().unwrap();
+    while !ready.exists() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (tell, told) = mpsc::channel();
+    machine.engine.parts.performer.sharing = Arc::new(OneClient(Mutex::new(tell), heard));
+    let me = carma_process::process::identify(supervisor.id()).unwrap();
+    let job = machine.runs_as(0, MiB::gib(4), SharingMode::Mps, me);
+    let cause = EndCause::Requeued { by: "root".into() };
+    let end = Action::End { job, attempt: 1, level: EndLevel::Terminate, cause };
+    machine.performs(&end);
+    assert!(told.recv_timeout(Duration::from_secs(60)).unwrap());
+    supervisor.kill().unwrap();
+    supervisor.wait().unwrap();
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use super::cgroup::Group;
 use super::order::CheckpointDir;
+use super::watch::announce;
 use carma_api::wire::{CheckpointSignal, SubmitRequest};
 use carma_core::model::{JobId, ProcessRef};
 use carma_process::process::Stat;
@@ -47,7 +48,7 @@ pub fn ask(
         CheckpointSignal::Int => Signal::INT,
         CheckpointSignal::Term => Signal::TERM,
     };
-    match catch::send(|| members(supervisor, child, group), number) {
+    match catch::send(|| members(supervisor, child, group), number, || announce(supervisor)) {
         Ok(sent) if sent.is_empty() => Err(format!("no process of it catches {signal}")),
         Ok(sent) => Ok(sent),
         Err(e) => Err(format!("{signal} cannot be sent: {e}")),

@@ -422,6 +422,15 @@ pub fn signal(
     found | Pid::from_raw(child.pid.cast_signed()).is_some_and(|pid| kill_process_group(pid, signal).is_ok())
 }
 
+/// Tells a supervisor that its command is about to be asked past it, to save its work or to leave MPS: exit code 0 after that is no sign that
+/// it was done. It comes before what the command does then, so that the supervisor has it when that one ends.
+pub fn announce(supervisor: ProcessRef) {
+    if let Ok(Some(pidfd)) = process::open(supervisor) {
+        // Supervisors from before it meant something block it and let it pass. One that has ended has told what it knew.
+        let _ = rustix::process::pidfd_send_signal(&pidfd, rustix::process::Signal::HUP);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,6 +17,7 @@ use super::cgroup::Group;
 use super::order::{Hello, Log, Order};
 use super::record::{Claim, Claimed, Records};
 use carma_core::model::{Exit, ExitStatus, ProcessRef};
+use carma_process::catch::may_survive;
 use carma_process::process;
 use checkpoint::{DIRECTORY, Prepared};
 use command::{NotStarted, Started};
@@ -37,6 +38,9 @@ pub use log::shorten;
 
 /// Argument by which the binary knows that it is to supervise.
 pub const ARGUMENT: &str = "__supervise";
+
+/// The daemon's word that it asks the command itself, past its supervisor ([`super::watch::announce`]).
+const ASKS: Signal = Signal::SIGHUP;
 
 /// How long a command may run at most to count as one that ends at once.
 const AT_ONCE: Duration = Duration::from_millis(50);
@@ -105,15 +109,16 @@ fn supervise(mut order: Order) -> io::Result<()> {
     if !ends_at_once(child.pid, &signals, listen::alive(&order)) {
         listener.begin();
     }
-    let status = wait(child.pid, &signals, attempt.group.as_ref());
+    let (status, asked) = wait(child.pid, &signals, attempt.group.as_ref());
     end_leftovers(attempt.group.as_ref());
     let ran = began.elapsed();
     let Said { evidence, last_line } = listener.finish(status != ExitStatus::Code(0));
     // Later it is anything: a step of the training, or what a library says at the end.
     let last_line = last_line.filter(|_| evidence.is_none() && ran < AT_FIRST);
     let host = attempt.group.as_ref().map(Group::usage).unwrap_or_default();
-    let written = attempt
-        .end(&order, &Exit { evidence, last_line: last_line.map(Into::into), host, ..Exit::of(status) });
+    let last_line = last_line.map(Into::into);
+    let written =
+        attempt.end(&order, &Exit { evidence, last_line, host, asked: Some(asked), ..Exit::of(status) });
     if status == ExitStatus::Code(0) {
         checkpoint::tidy_up(&order);
     }
@@ -225,8 +230,13 @@ fn signals() -> SigSet {
 
 /// Whether a signal of the daemon's waits that asks for the end: nothing is started then.
 fn asked_to_end() -> bool {
-    let ends: SigSet = [Signal::SIGTERM, Signal::SIGUSR1].into_iter().collect();
-    let waiting = SignalFd::with_flags(&ends, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
+    has_come(&[Signal::SIGTERM, Signal::SIGUSR1])
+}
+
+/// Whether one of these signals waits. It is taken.
+fn has_come(signals: &[Signal]) -> bool {
+    let signals: SigSet = signals.iter().copied().collect();
+    let waiting = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
     waiting.and_then(|waiting| waiting.read_signal()).is_ok_and(|signal| signal.is_some())
 }
 
@@ -236,16 +246,23 @@ fn ends_at_once(child: u32, signals: &SigSet, look: Duration) -> bool {
     // A signal is left for those who wait for it.
     let mut ready = [PollFd::new(&signal, PollFlags::IN)];
     let _ = poll(&mut ready, Some(&AT_ONCE.min(look).try_into().unwrap_or_default()));
-    let over = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    matches!(
-        waitid(Id::Pid(Pid::from_raw(child.cast_signed())), over),
-        Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..))
-    )
+    has_ended(Pid::from_raw(child.cast_signed()))
 }
 
-/// Waits for the command, forwarding signals: SIGTERM as it is, SIGUSR1 as SIGKILL to everything.
-fn wait(child: u32, signals: &SigSet, group: Option<&Group>) -> ExitStatus {
+/// Whether the command has ended. It is not reaped.
+fn has_ended(child: Pid) -> bool {
+    let over = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+    // nix takes a process that a real-time signal ended for an error.
+    !matches!(waitid(Id::Pid(child), over), Ok(WaitStatus::StillAlive))
+}
+
+/// Waits for the command, forwarding signals: SIGTERM as it is, SIGUSR1 as SIGKILL to everything. Returns also whether something may have
+/// asked it to end before it did: an end that comes of itself while a signal is on its way is no answer to that.
+fn wait(child: u32, signals: &SigSet, group: Option<&Group>) -> (ExitStatus, bool) {
     let pid = Pid::from_raw(child.cast_signed());
+    let mut asked = false;
+    // The daemon's word that it asks comes before it does.
+    let with_asked = |status, asked| (status, asked || has_come(&[ASKS]));
     loop {
         // All children are reaped here: with a subreaper, strangers arrive too.
         loop {
@@ -253,20 +270,29 @@ fn wait(child: u32, signals: &SigSet, group: Option<&Group>) -> ExitStatus {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some((who, status))) if who.as_raw_nonzero().get() == pid.as_raw() => {
                     match (status.exit_status(), status.terminating_signal()) {
-                        (Some(code), _) => return ExitStatus::Code(code),
-                        (None, Some(signal)) => return ExitStatus::Signal(signal),
+                        (Some(code), _) => return with_asked(ExitStatus::Code(code), asked),
+                        (None, Some(signal)) => return with_asked(ExitStatus::Signal(signal), asked),
                         (None, None) => {}
                     }
                 }
                 Ok(None) => break,
                 Ok(Some(_)) | Err(Errno::INTR) => {}
-                Err(_) => return ExitStatus::Unknown,
+                Err(_) => return with_asked(ExitStatus::Unknown, asked),
             }
         }
         match signals.wait() {
+            // What has ended may be seen after a signal that came later.
+            Ok(Signal::SIGTERM) if has_ended(pid) => {}
             Ok(Signal::SIGTERM) => {
+                // One that SIGTERM ends, and that exits with 0 all the same, was on its way out. Looked at before and after: it may set
+                // itself up for the signal in between, or have been and be so no more.
+                let survives = || may_survive(child, rustix::process::Signal::TERM);
+                asked |= survives();
                 let _ = kill(Pid::from_raw(-pid.as_raw()), Signal::SIGTERM);
+                asked |= survives();
             }
+            Ok(ASKS) => asked = true,
+            // Nothing exits with 0 because of SIGKILL.
             Ok(Signal::SIGUSR1) => {
                 let _ = kill(Pid::from_raw(-pid.as_raw()), Signal::SIGKILL);
                 kill_all(group);
