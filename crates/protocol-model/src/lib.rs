@@ -13,8 +13,9 @@
 //! | [`Action::Claim`] | `run/record`: the hard link to `run/LIFE/JOB.ATTEMPT.record` by the supervisor |
 //! | [`Action::StartCommand`] | `run/supervise`: the look at the blocked SIGTERM, the command's process in the record, the command let go |
 //! | [`Action::Hello`] | `run/watch`: the line in the pipe, input `Running` |
+//! | [`Action::Forward`] | `run/supervise`: SIGTERM is passed on to the command, unless that has ended |
 //! | [`Action::Exit`] | the command ends |
-//! | [`Action::Record`] | `run/supervise`: the exit is appended to the record, the supervisor ends |
+//! | [`Action::Record`] | `run/supervise`: the exit, and whether the command was asked for it, is appended to the record, the supervisor ends |
 //! | [`Action::See`], [`Action::Reread`], [`Action::SeeOrphan`] | `run/watch`: the pidfd is readable, the record is read, input `Exited` |
 //! | [`Action::RemoveRecord`], [`Action::Sweep`] | the record goes once the journal has the end; a life's directory, once nothing decided in it is under way |
 //! | [`Action::Adopt`], [`Action::Open`] | `run/adopt`: exit record, claim, fence; then the supervisor's pidfd |
@@ -74,6 +75,8 @@ pub enum Mutation {
     ChargeDeaths,
     /// The claim is written over whatever is there, rather than linked.
     ClaimOverwrites,
+    /// What ends after its end was decided counts as ended by that, whether or not the signal had come to it.
+    DecidedIsAsked,
 }
 
 /// A protocol to be checked, and how much may happen.
@@ -322,8 +325,8 @@ pub struct Ghost {
     pub since: u8,
     /// How often commands were started, by job and attempt.
     pub starts: Vec<[u8; ATTEMPTS]>,
-    /// Ends that stood in a record, by job and attempt.
-    pub written: Vec<[Option<End>; ATTEMPTS]>,
+    /// Ends that stood in a record, by job and attempt, and whether the command was signalled before.
+    pub written: Vec<[Option<(End, bool)>; ATTEMPTS]>,
     /// Jobs whose cancel was answered.
     pub answered: Vec<bool>,
     /// A command was started after its job's cancel was answered.
@@ -370,6 +373,8 @@ pub enum Action {
     RecordCommand(Key),
     /// The daemon reads a hello.
     Hello(usize),
+    /// A supervisor passes a signal on to its command.
+    Forward(Key),
     /// A command ends.
     Exit(Key, End),
     /// A supervisor leaves the exit record and ends.

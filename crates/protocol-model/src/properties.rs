@@ -4,11 +4,12 @@ use crate::{ATTEMPTS, End, Job, Outcome, Over, Phase, Protocol, State, Superviso
 use stateright::{Model, Property};
 
 /// The properties, by name.
-pub const NAMES: [&str; 8] =
-    [ONE_AT_A_TIME, ONCE, TRUE_END, NOT_WITHOUT_START, NOT_AFTER_CANCEL, NO_CHARGE, FENCE, NOT_STUCK];
+pub const NAMES: [&str; 9] =
+    [ONE_AT_A_TIME, ONCE, DONE, TRUE_END, NOT_WITHOUT_START, NOT_AFTER_CANCEL, NO_CHARGE, FENCE, NOT_STUCK];
 
 const ONE_AT_A_TIME: &str = "no two commands of a job run at the same time";
 const ONCE: &str = "no command of an attempt is started twice";
+const DONE: &str = "no job runs again that was done before it was asked to end";
 const TRUE_END: &str = "an end that was recorded is the end that is told";
 const NOT_WITHOUT_START: &str = "no job is completed or failed without having been started";
 const NOT_AFTER_CANCEL: &str = "no command starts after its job's cancel was answered";
@@ -26,6 +27,12 @@ impl Protocol {
                 })
             }),
             Property::always(ONCE, |_, s: &State| s.ghost.starts.iter().flatten().all(|starts| *starts <= 1)),
+            Property::always(DONE, |_, s: &State| {
+                s.ghost.written.iter().zip(&s.ghost.starts).all(|(written, starts)| {
+                    let done = written.iter().position(|written| *written == Some((End::Zero, false)));
+                    done.is_none_or(|at| starts.iter().skip(at + 1).all(|starts| *starts == 0))
+                })
+            }),
             Property::always(TRUE_END, |_, s: &State| {
                 s.journal.iter().zip(&s.ghost.written).all(|(job, written)| is_true(job, written))
             }),
@@ -69,16 +76,16 @@ impl Protocol {
 }
 
 /// What is told of each attempt that is over, and what of the job if its last attempt decided it.
-fn is_true(job: &Job, written: &[Option<End>; ATTEMPTS]) -> bool {
+fn is_true(job: &Job, written: &[Option<(End, bool)>; ATTEMPTS]) -> bool {
     let attempts = job.over.iter().zip(written).all(|(over, written)| match (over, written) {
-        (Some(over), Some(end)) => *over == Over::Exited(*end),
+        (Some(over), Some((end, _))) => *over == Over::Exited(*end),
         _ => true,
     });
     let last = written.get(usize::from(job.attempt).wrapping_sub(1)).copied().flatten();
     attempts
         && match (job.phase, last) {
-            (Phase::Done(Outcome::Completed), Some(end)) => end == End::Zero,
-            (Phase::Done(Outcome::Failed), Some(end)) => end == End::Other,
+            (Phase::Done(Outcome::Completed), Some((end, _))) => end == End::Zero,
+            (Phase::Done(Outcome::Failed), Some((end, _))) => end == End::Other,
             _ => true,
         }
 }

@@ -119,6 +119,13 @@ impl Model for Protocol {
                 s.daemon.view[job].phase = Phase::Running;
                 s.commit(job);
             }
+            Action::Forward(key) => {
+                let run = s.runs.get_mut(&key)?;
+                run.signal = false;
+                if let Command::Alive(signalled) = &mut run.command {
+                    *signalled = true;
+                }
+            }
             Action::Exit(key, end) => {
                 let run = s.runs.get_mut(&key)?;
                 if let Command::Alive(signalled) = run.command {
@@ -133,7 +140,7 @@ impl Model for Protocol {
                 {
                     *exit = Some(Written::Ended(end, signalled));
                     if key.life >= s.ghost.since {
-                        s.ghost.written[key.job][usize::from(key.attempt) - 1] = Some(end);
+                        s.ghost.written[key.job][usize::from(key.attempt) - 1] = Some((end, signalled));
                     }
                 }
             }
@@ -268,6 +275,8 @@ impl Protocol {
                     actions.push(Action::RecordCommand(key));
                 } else if matches!(run.command, Command::Ended(..)) {
                     actions.push(Action::Record(key));
+                } else if run.signal {
+                    actions.push(Action::Forward(key));
                 }
             }
             Supervisor::Gone => {}
@@ -309,7 +318,7 @@ impl Protocol {
             return Some(());
         }
         run.supervisor = Supervisor::Started;
-        run.command = Command::Alive(run.signal);
+        run.command = Command::Alive(false);
         run.hello = s.daemon.alive && s.daemon.life == key.life;
         if let Some(Record::Claimed { command, .. }) = s.records.get_mut(&key) {
             *command = !self.is(Mutation::LetGoBeforeRecorded);
@@ -333,7 +342,7 @@ impl Protocol {
 
     fn adopt(&self, s: &mut State, job: usize) {
         match self.record(s, job) {
-            Some(Record::Claimed { exit: Some(exit), .. }) => s.ended(job, exit),
+            Some(Record::Claimed { exit: Some(exit), .. }) => self.ended(s, job, exit),
             Some(Record::Claimed { exit: None, .. }) => s.daemon.watch[job] = Watch::SawClaim,
             Some(Record::Fence) => self.not_launched(s, job),
             None => self.fence(s, job),
@@ -377,7 +386,7 @@ impl Protocol {
         match self.record(s, job) {
             None => self.fence(s, job),
             Some(Record::Fence) => self.not_launched(s, job),
-            Some(Record::Claimed { exit: Some(exit), .. }) => s.ended(job, exit),
+            Some(Record::Claimed { exit: Some(exit), .. }) => self.ended(s, job, exit),
             claimed => self.dead(s, job, claimed),
         }
     }
@@ -408,12 +417,20 @@ impl Protocol {
             return self.fence(s, job);
         }
         let Some(run) = s.runs.get_mut(&key) else { return };
+        // The supervisor passes it on; without one the daemon signals the command.
         if run.supervisor != Supervisor::Gone {
             run.signal = true;
-        }
-        // The supervisor passes it on; without one the daemon signals the command.
-        if let Command::Alive(signalled) = &mut run.command {
+        } else if let Command::Alive(signalled) = &mut run.command {
             *signalled = true;
+        }
+    }
+
+    fn ended(&self, s: &mut State, job: usize, exit: Written) {
+        match exit {
+            Written::NotStarted => s.not_launched(job),
+            Written::Ended(end, signalled) => {
+                s.exited(job, end, signalled || self.is(Mutation::DecidedIsAsked));
+            }
         }
     }
 
@@ -472,13 +489,6 @@ impl State {
         self.commit(job);
     }
 
-    fn ended(&mut self, job: usize, exit: Written) {
-        match exit {
-            Written::NotStarted => self.not_launched(job),
-            Written::Ended(end, signalled) => self.exited(job, end, signalled),
-        }
-    }
-
     /// Input `Exited`.
     fn exited(&mut self, job: usize, end: End, signalled: bool) {
         let view = &mut self.daemon.view[job];
@@ -486,9 +496,10 @@ impl State {
         // What ended by itself before it was asked to has ended by itself.
         let by_request = signalled || matches!(end, End::Signalled | End::Unknown);
         view.phase = match end {
-            _ if view.cancel && by_request => Phase::Done(Outcome::Cancelled),
+            // Its user has given it up.
+            _ if view.cancel => Phase::Done(Outcome::Cancelled),
             End::Zero if !(view.requeue && by_request) => Phase::Done(Outcome::Completed),
-            _ if view.requeue && !view.cancel => Phase::Pending,
+            _ if view.requeue => Phase::Pending,
             _ => Phase::Done(Outcome::Failed),
         };
         view.requeue = false;

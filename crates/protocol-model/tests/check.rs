@@ -111,6 +111,7 @@ fn breaks(mutation: Mutation, property: &'static str, protocol: Protocol) {
 
 const TWICE: &str = "no two commands of a job run at the same time";
 const ONCE: &str = "no command of an attempt is started twice";
+const DONE: &str = "no job runs again that was done before it was asked to end";
 const TRUE_END: &str = "an end that was recorded is the end that is told";
 const STARTED: &str = "no job is completed or failed without having been started";
 const AFTER_CANCEL: &str = "no command starts after its job's cancel was answered";
@@ -190,4 +191,9 @@ fn when_a_death_is_charged() {
 #[test]
 fn when_a_claim_overwrites() {
     breaks(Mutation::ClaimOverwrites, TWICE, Protocol::new(1));
+}
+
+#[test]
+fn when_an_end_that_was_decided_counts_as_asked_for() {
+    breaks(Mutation::DecidedIsAsked, DONE, Protocol { requeues: 1, ..Protocol::new(1) });
 }
