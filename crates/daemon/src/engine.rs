@@ -1416,10 +1416,11 @@ impl Engine {
                 self.count_submissions();
                 self.submitted.retain(|id, _| self.state.job(*id).is_some());
                 if self.adopting {
-                    // Their errands were dropped with the failed commit, and no plan issues them again. A job that has ended
+                    // Their errands and signals were dropped with the failed commit, and no plan issues them again. A job that has ended
                     // meanwhile needs none.
-                    for id in self.state.halted().iter().copied().collect::<Vec<_>>() {
+                    for id in self.state.active().iter().copied().collect::<Vec<_>>() {
                         self.suspend_on(id);
+                        self.end_on(id);
                     }
                 }
             }

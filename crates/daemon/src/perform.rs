@@ -85,7 +85,7 @@ impl Performer {
             Action::End { job, attempt, level: EndLevel::Checkpoint, .. } => {
                 self.ask_to_save(*job, *attempt, state, journal, lives);
             }
-            Action::End { job, level, .. } => self.end(*job, *level, state, lives),
+            Action::End { job, attempt, level, .. } => self.end(*job, *attempt, *level, state, lives),
             Action::Suspend { job, .. } | Action::Resume { job, .. } => self.suspend(*job, state, lives),
             // Its effect is on the state alone.
             Action::SetState { .. } => {}
@@ -119,8 +119,10 @@ impl Performer {
         });
     }
 
-    fn end(&self, id: JobId, level: EndLevel, state: &State, lives: &Lives) {
-        let Some(job) = state.job(id) else { return };
+    fn end(&self, id: JobId, attempt: u32, level: EndLevel, state: &State, lives: &Lives) {
+        // One that the daemon repeats at its start may be of an attempt that is over.
+        let of_attempt = |job: &&Job| job.placement().is_some_and(|placed| placed.attempt == attempt);
+        let Some(job) = state.job(id).filter(of_attempt) else { return };
         let group_of = |placement| Some(self.hierarchy.as_ref()?.group(&lives.short(id, placement)));
         let (placement, supervisor, child) = match &job.phase {
             Phase::Running { placement, supervisor, child, .. } => (placement, *supervisor, *child),

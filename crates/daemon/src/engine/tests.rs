@@ -329,6 +329,41 @@ fn a_suspension_goes_on_though_the_disk_refuses_what_was_found_at_the_start() {
     }
 }
 
+/// A disk that is full when the daemon comes back must not have a job killed that was never asked to end.
+#[test]
+fn an_end_is_repeated_though_the_disk_refuses_what_was_found_at_the_start() {
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    let mut machine = Machine::new();
+    let job = machine.runs(0, MiB::gib(4));
+    machine.written(Input::Requeue { job, by: User::new(0, "root") });
+    let cause = machine.engine.state.job(job).unwrap().ending().unwrap().cause.clone();
+    // The daemon dies before it has told it.
+    let end = Action::End { job, attempt: 1, level: EndLevel::Terminate, cause };
+    machine.engine.try_apply(Input::Decided(Box::new(end))).unwrap();
+    machine.engine.turn_end();
+    let mut command = std::process::Command::new("sleep").arg("600").process_group(0).spawn().unwrap();
+    machine.has_command(job, carma_process::process::identify(command.id()).unwrap());
+    machine.refuses();
+    machine.engine.adopt(Vec::new());
+    assert!(command.try_wait().unwrap().is_none(), "nothing is done that the disk has not taken");
+    assert!(!machine.records(job).was_told(EndLevel::Terminate));
+    machine.engine.turn(Duration::ZERO);
+    assert!(machine.records(job).was_told(EndLevel::Terminate));
+    assert_eq!(command.wait().unwrap().signal(), Some(15));
+}
+
+#[test]
+fn an_end_of_an_earlier_attempt_does_not_end_a_later_one() {
+    let mut machine = Machine::new();
+    let job = machine.runs(0, MiB::gib(4));
+    for (attempt, told) in [(2, false), (1, true)] {
+        let cause = EndCause::Requeued { by: "root".into() };
+        let end = Action::End { job, attempt, level: EndLevel::Terminate, cause };
+        machine.performs(&end);
+        assert_eq!(machine.records(job).was_told(EndLevel::Terminate), told);
+    }
+}
+
 /// What is done to a client of MPS through the control daemon makes its work fail, and its command may exit with 0 for all that: its
 /// supervisor hears of it first.
 #[test]
