@@ -3,6 +3,7 @@
 use crate::journal::StoredJob;
 use crate::run::pace::Counts;
 use crate::run_time;
+use crate::slowdown::settled_at;
 use crate::view::{Asker, Live, Subject, attempts, indices};
 use carma_api::VERSION;
 use carma_api::wire::{
@@ -511,10 +512,8 @@ fn running(
         floor_pct: rule.map(|rule| pct(rule.least_measured())),
         whole_run_pct: rule.map(|rule| pct(rule.whole_run())),
         unmeasured: ((job.measured.is_none() || counts.lost.contains_key(&id)) && !alone).then(|| {
-            let came = gpus.iter().filter_map(|gpu| gpu.changed).max().unwrap_or(placement.at);
-            let is_full = now.since(came) >= state.options().window + state.options().window;
             let untouched = gpus.iter().all(|gpu| gpu.tenant(id).is_some_and(|t| t.active_since.is_none()));
-            unmeasured(rate, untouched, is_full).to_owned()
+            unmeasured(rate, untouched, is_window_full(state, now, &gpus)).to_owned()
         }),
         not_undone: carma_core::plan::spared(state, job).map(not_undone),
         relieved: job.relief.filter(|relief| relief.at >= placement.at).map(|relief| RelievedView {
@@ -555,6 +554,12 @@ fn not_undone(why: Spared) -> String {
 
 /// Of a job that does not say how far it is.
 const TELLS_NO_STEPS: &str = "it tells no steps, as by heartbeats or printed progress";
+
+/// Whether a window of progress beside the present tenants of these GPUs is full by now, and had as much time again to be looked at.
+fn is_window_full(state: &State, now: Millis, gpus: &[&Gpu]) -> bool {
+    let window = state.options().slowdown_window;
+    settled_at(gpus).is_some_and(|from| now >= from + window + window)
+}
 
 /// Why the speed of a job beside its neighbours is not measured, by what is known of its rate. `untouched`: it was not seen on its GPUs.
 /// `is_full`: a window beside these neighbours is full by now, whatever it does.
@@ -729,6 +734,49 @@ mod tests {
         assert!(may_help(&state, JobId(1), &other, &Reason::NotPlannedYet));
         let quota = at(UserLimit::GpuHours { used: NOW, most: 1, left: NOW });
         assert!(!may_help(&state, JobId(1), job, &quota));
+    }
+
+    /// By the window in which progress is measured, and not that of activity; and from when on the last of them had begun.
+    #[test]
+    fn a_window_beside_a_neighbour_is_not_full_before_that_one_has_begun() {
+        let mut state = State::default();
+        let options = Options { slowdown_window: Millis::secs(120), ..Options::default() };
+        apply(&mut state, Input::Configured(Box::new(options)));
+        apply(&mut state, Input::Inventory(vec![gpu(0)]));
+        for id in [1, 2] {
+            apply(&mut state, Input::Submitted(Box::new(new_job(id))));
+            let (job, sharing) = (JobId(id), SharingMode::TimeSlice);
+            let placement = Placement {
+                attempt: 1,
+                gpus: vec![GpuId(0)],
+                sharing,
+                cap: None,
+                part: Some(MiB::gib(8)),
+                floor: None,
+                thread_percent: None,
+                at: NOW,
+                reason: Reason::NotPlannedYet,
+            };
+            apply(&mut state, Input::Decided(Box::new(Action::Launch { job, placement })));
+            let supervisor = ProcessRef { pid: 1, start_ticks: 1 };
+            apply(
+                &mut state,
+                Input::Started { job, attempt: 1, supervisor, child: None, sharing, note: None },
+            );
+        }
+        let look = |state: &mut State, at: Millis, held: &[(JobId, Option<MiB>)]| {
+            let used = held.iter().filter_map(|(_, held)| *held).sum();
+            let seen = Observation { jobs: held.to_vec(), used: Some(used), ..seen(at) };
+            state.apply(at, &Input::Observed { gpu: GpuId(0), seen: Box::new(seen) }).unwrap();
+        };
+        let is_full = |state: &State, at| is_window_full(state, at, &state.gpus().iter().collect::<Vec<_>>());
+        let held = [1, 2].map(|id| (JobId(id), Some(MiB::gib(2))));
+        look(&mut state, NOW + Millis::secs(1), &held[..1]);
+        assert!(!is_full(&state, NOW + Millis::secs(3600)), "job 2 has not begun");
+        let begins = NOW + Millis::secs(300);
+        look(&mut state, begins, &held);
+        let full = begins + carma_interference::outlook::SETTLING + Millis::secs(240);
+        assert!(is_full(&state, full) && !is_full(&state, Millis(full.0 - 1)));
     }
 
     #[test]

@@ -1168,15 +1168,22 @@ impl Neighbourhood {
             return None;
         }
         let changed = gpus.iter().filter_map(|gpu| gpu.changed).max().unwrap_or(own);
-        let tenants = || gpus.iter().flat_map(|gpu| &gpu.tenants);
-        let begun: Option<Vec<Millis>> = tenants().map(|t| t.active_since).collect();
         Some(Self {
             alone: gpus.iter().all(|gpu| gpu.tenants.iter().all(|t| t.job == id || is_absent(gpu, t))),
             since: own.max(changed),
             changed,
-            settled_at: begun.and_then(|at| at.into_iter().max()).map(|at| at.max(changed) + SETTLING),
+            settled_at: settled_at(gpus),
         })
     }
+}
+
+/// When the last tenant of these GPUs had begun and settled a little, or the last one that left had been gone for as long; `None`: one has not
+/// begun yet. From then on progress beside all of them is measured, over windows of `slowdown_window`.
+pub(crate) fn settled_at(gpus: &[&Gpu]) -> Option<Millis> {
+    let tenants = gpus.iter().flat_map(|gpu| &gpu.tenants);
+    let begun: Option<Vec<Millis>> = tenants.map(|t| t.active_since).collect();
+    let changed = gpus.iter().filter_map(|gpu| gpu.changed);
+    begun?.into_iter().chain(changed).max().map(|at| at + SETTLING)
 }
 
 /// Whether a job was placed on a GPU and has no process there yet.
