@@ -217,7 +217,11 @@ fn figures(play: &Play, solo_s: &BTreeMap<String, f64>) -> Figures {
     let attempts = || jobs.iter().flat_map(|job| &job.attempts);
     let count = |is: &dyn Fn(&Attempt) -> bool| attempts().filter(|attempt| is(attempt)).count();
     let wait = |job: &Job| Some(job.attempts.iter().find_map(|a| a.started_s)? - job.submitted_s);
-    let startup = |job: &Job| Some(job.first_step_s? - job.attempts.last()?.started_s?);
+    // One that ended between two looks at its log told of no step, and the first one known is of an attempt before it.
+    let startup = |job: &Job| {
+        let startup = job.first_step_s? - job.attempts.last()?.started_s?;
+        (startup >= 0.0).then_some(startup)
+    };
     let slowdowns = sorted(
         completed()
             .filter_map(|job| Some(run_s(job) / solo_s.get(&job.kind).filter(|s| **s > 0.0)?))
@@ -383,6 +387,15 @@ mod tests {
         assert_eq!((of.energy_kj, of.smact), (Some(1.5), Some(0.5)));
         assert!((of.overhead_pct.unwrap() - 1.5).abs() < 1e-9);
         assert!((summary.over_base(policy, |f| Some(f.makespan_s)).unwrap() - 20.0 / 19.0).abs() < 1e-9);
+    }
+
+    /// The last attempt ended between two looks at its log.
+    #[test]
+    fn a_first_step_of_an_earlier_attempt_is_no_start_up() {
+        let retried = &[(1.0, 5.0, "OutOfMemoryRetry"), (6.0, 6.1, "Completed")];
+        let again = Job { first_step_s: Some(3.0), ..job("a", 0.0, retried) };
+        let play = play("adaptive", vec![again, job("a", 2.0, &[(3.0, 12.0, "Completed")])]);
+        assert_eq!(Summary::of(&[play]).unwrap().policies[0].plays[0].startup_s, Some(2.0));
     }
 
     /// `--kill-daemon` on virtual GPUs, whose counters are the daemon's.
