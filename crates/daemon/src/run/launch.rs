@@ -110,6 +110,7 @@ pub struct Context {
 /// The thread that launches, in the order in which launches were decided.
 pub struct Launcher {
     orders: mpsc::Sender<Launch>,
+    paces: Arc<Paces>,
 }
 
 impl Launcher {
@@ -119,7 +120,7 @@ impl Launcher {
     /// When the kernel gives no thread.
     pub fn start(context: Context) -> io::Result<Self> {
         let (orders, queue) = mpsc::channel::<Launch>();
-        let context = Arc::new(context);
+        let (paces, context) = (context.paces.clone(), Arc::new(context));
         std::thread::Builder::new().name("launch".into()).spawn(move || {
             for launch in queue {
                 if launch.sharing == SharingMode::Mps {
@@ -139,11 +140,13 @@ impl Launcher {
                 }
             }
         })?;
-        Ok(Self { orders })
+        Ok(Self { orders, paces })
     }
 
-    /// Takes a launch.
+    /// Takes a launch. News of it are taken in from now on: by the thread that has decided it, which is told of its end as well, so that what
+    /// ended before it was spawned stays forgotten.
     pub fn launch(&self, launch: Launch) {
+        self.paces.open(launch.job, launch.id.short());
         if self.orders.send(launch).is_err() {
             tracing::error!("the launching thread is gone");
         }
@@ -184,7 +187,6 @@ impl Context {
         fault::inject(Point::AfterSpawn);
         match spawned {
             Ok(child) => {
-                self.paces.open(job, launch.id.short());
                 let attempt = Attempt {
                     job,
                     attempt,
@@ -282,6 +284,66 @@ pub(crate) fn log_limit(request: &carma_api::wire::SubmitRequest) -> u64 {
 mod tests {
     use super::*;
     use carma_api::wire::SubmitRequest;
+
+    /// Its supervisor finds the fence: nobody hears of its end a second time, and what was opened for it must not stay.
+    #[test]
+    fn a_job_that_is_cancelled_before_it_is_spawned_is_not_listened_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let clock = crate::clock::Clock::start(carma_core::units::Millis(1), 1);
+        let life = Life::begin(carma_core::units::Millis(1), "1-2").unwrap();
+        let pace = dir.path().join("pace");
+        std::fs::create_dir(&pace).unwrap();
+        let paces = Paces::start(pace, clock).unwrap();
+        let (tell, told) = mpsc::channel();
+        let sink = Box::new(move |job, _, _| {
+            let _ = tell.send(job);
+        });
+        let launcher = Launcher::start(Context {
+            life: life.clone(),
+            records: dir.path().to_owned(),
+            log_dir: dir.path().to_owned(),
+            as_root: false,
+            env: Vec::new(),
+            sharing: Arc::new(carma_gpu::Mps::new(carma_gpu::MpsOptions::new(dir.path().join("mps")))),
+            hierarchy: None,
+            descriptors: None,
+            watcher: Watcher::start(life.clone(), sink).unwrap(),
+            paces: paces.clone(),
+            alive_ms: 1000,
+            report: Arc::new(|_, _, _| ()),
+        })
+        .unwrap();
+        let job = JobId(7);
+        let id = AttemptId {
+            journal: "j".into(),
+            life: life.name.clone(),
+            host: life.host.clone(),
+            boot: life.boot.clone(),
+            job,
+            attempt: 1,
+        };
+        // As carma, this program does nothing when it is asked to supervise.
+        let request = SubmitRequest::default();
+        launcher.launch(Launch {
+            job,
+            attempt: 1,
+            stored: StoredJob { request, uid: 1, gid: 1, log: String::new(), estimate: None },
+            user_name: "u".into(),
+            gpus: Vec::new(),
+            sharing: SharingMode::TimeSlice,
+            cap: None,
+            thread_percent: None,
+            records: Records::new(dir.path(), id.clone()),
+            id,
+            restarts: 0,
+            not_launched: 0,
+        });
+        assert!(paces.is_heard(job, clock.now()), "it is listened to from when it was decided");
+        paces.close(job, 1);
+        // It was spawned, and is over.
+        assert_eq!(told.recv_timeout(std::time::Duration::from_secs(60)).unwrap(), job);
+        assert!(!paces.is_heard(job, clock.now()));
+    }
 
     /// `mv state moved`, while a job waits.
     #[test]
