@@ -101,12 +101,6 @@ impl JobState {
             Self::OutOfMemory => "OUT_OF_MEMORY",
         }
     }
-
-    /// Whether the job is over.
-    #[must_use]
-    pub const fn is_final(self) -> bool {
-        !matches!(self, Self::Pending | Self::Running | Self::Suspended)
-    }
 }
 
 impl fmt::Display for JobState {
