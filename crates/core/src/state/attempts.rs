@@ -221,7 +221,7 @@ impl State {
         let peak = left.iter().filter_map(|t| t.peak).max();
         let reserved = left.iter().filter_map(|t| t.reservation.memory()).max();
         if let (Some(peak), true) = (peak, left.iter().any(|t| t.settled)) {
-            self.peaks.add(Peak { command, program, memory: peak });
+            self.peaks.add(Peak { command, program, memory: peak, user });
         }
         // Its part was too little: until its command has run, at least that is known of it.
         if let (
@@ -230,7 +230,7 @@ impl State {
             | Reason::OutOfMemoryFinal { blame: Blame::OwnCap { .. }, .. },
         ) = (placement.part, &verdict)
         {
-            self.peaks.add(Peak { command, program, memory: part });
+            self.peaks.add(Peak { command, program, memory: part, user });
         }
         let began = left.iter().filter_map(|t| Some(t.stepped.or(t.active_since)?.since(t.placed))).max();
         // One that was suspended may have been so before it worked.

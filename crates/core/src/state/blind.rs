@@ -94,7 +94,8 @@ impl Taken {
             let (command, program) = (job.spec.command_key, job.spec.program_key);
             let most = taken.commands.entry(command).or_default();
             *most = memory.max(*most);
-            taken.add_to_program(Peak { command, program, memory });
+            let user = Some(job.spec.user.uid);
+            taken.add_to_program(Peak { command, program, memory, user });
         }
         taken
     }

@@ -10,6 +10,7 @@ mod course;
 mod devices;
 mod energy;
 mod index;
+mod latest;
 mod oom;
 mod outcome;
 mod peaks;

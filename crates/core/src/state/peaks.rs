@@ -1,13 +1,14 @@
 //! What jobs took lately, for those of which nothing is known.
 
+use super::latest::{Latest, OfCommand};
 use crate::units::MiB;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 /// The latest commands that ran, each with the most memory that it was seen to take on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Peaks(VecDeque<Peak>);
+pub(super) struct Peaks(Latest<Peak>);
 
 /// What one command took.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,12 +18,26 @@ pub(super) struct Peak {
     /// [`crate::model::NewJob::program_key`].
     pub(super) program: Option<u64>,
     pub(super) memory: MiB,
+    /// Whose it is; `None`: a journal of carma before 1 December 2026 did not say.
+    pub(super) user: Option<u32>,
+}
+
+impl OfCommand for Peak {
+    fn command(&self) -> u64 {
+        self.command
+    }
+
+    fn user(&self) -> Option<u32> {
+        self.user
+    }
 }
 
 /// As it is stored.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Row {
+    By(u64, MiB, Option<u64>, u32),
+    /// In journals of carma before 1 December 2026.
     Of(u64, MiB, u64),
     /// Of a program that is not known, and in journals of carma before 28 November 2026.
     OfUnknown(u64, MiB),
@@ -30,22 +45,25 @@ enum Row {
 
 impl From<Row> for Peak {
     fn from(row: Row) -> Self {
-        let (command, memory, program) = match row {
-            Row::Of(command, memory, program) => (command, memory, Some(program)),
-            Row::OfUnknown(command, memory) => (command, memory, None),
+        let (command, memory, program, user) = match row {
+            Row::By(command, memory, program, user) => (command, memory, program, Some(user)),
+            Row::Of(command, memory, program) => (command, memory, Some(program), None),
+            Row::OfUnknown(command, memory) => (command, memory, None, None),
         };
-        Self { command, program, memory }
+        Self { command, program, memory, user }
     }
 }
 
 impl From<Peak> for Row {
-    fn from(Peak { command, program, memory }: Peak) -> Self {
-        program.map_or(Self::OfUnknown(command, memory), |program| Self::Of(command, memory, program))
+    fn from(Peak { command, program, memory, user }: Peak) -> Self {
+        match (user, program) {
+            (Some(user), program) => Self::By(command, memory, program, user),
+            (None, Some(program)) => Self::Of(command, memory, program),
+            (None, None) => Self::OfUnknown(command, memory),
+        }
     }
 }
 
-/// Commands that are remembered.
-const MOST: usize = 64;
 /// Of fewer commands nothing is concluded.
 const LEAST: usize = 10;
 /// What is taken often is what one in so many took; of fewer commands nothing is concluded.
@@ -57,13 +75,9 @@ impl Peaks {
     }
 
     pub(super) fn add(&mut self, peak: Peak) {
-        let before = self.0.iter().position(|known| known.command == peak.command);
-        let before = before.and_then(|at| self.0.remove(at)).unwrap_or(peak);
+        let before = *self.0.get(peak.command).unwrap_or(&peak);
         let (memory, program) = (peak.memory.max(before.memory), peak.program.or(before.program));
-        self.0.push_back(Peak { memory, program, ..peak });
-        if self.0.len() > MOST {
-            self.0.pop_front();
-        }
+        self.0.add(Peak { memory, program, ..peak });
     }
 
     /// What none of them exceeded; `None`: too few have run.
@@ -101,9 +115,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_counts_once_and_the_oldest_are_forgotten() {
+    fn a_command_counts_once_with_the_most_that_it_took() {
         let mut peaks = Peaks::default();
-        let peak = |command, mib| Peak { command, program: None, memory: MiB(mib) };
+        let peak = |command, mib| Peak { command, program: None, memory: MiB(mib), user: Some(1) };
         for command in 0..9 {
             peaks.add(peak(command, 1000));
             peaks.add(peak(command, 900));
@@ -112,14 +126,18 @@ mod tests {
         peaks.add(peak(9, 9000));
         assert_eq!(peaks.most(), Some(MiB(9000)));
         (100..200).for_each(|command| peaks.add(peak(command, 7)));
-        assert_eq!((peaks.most(), peaks.0.len()), (Some(MiB(7)), MOST));
+        assert_eq!(peaks.most(), Some(MiB(7)));
+        // Those of another user are not pushed out by as many.
+        peaks.add(Peak { user: Some(2), ..peak(10, 9000) });
+        (200..300).for_each(|command| peaks.add(peak(command, 7)));
+        assert_eq!(peaks.most(), Some(MiB(9000)));
     }
 
     #[test]
     fn what_most_took_is_what_one_in_ten_at_most_exceeded() {
         let mut peaks = Peaks::default();
         let add = |peaks: &mut Peaks, command| {
-            peaks.add(Peak { command, program: None, memory: MiB(100 * command) });
+            peaks.add(Peak { command, program: None, memory: MiB(100 * command), user: None });
         };
         (1..=9).for_each(|command| add(&mut peaks, command));
         assert_eq!(peaks.of_most(), None);
@@ -138,7 +156,7 @@ mod tests {
                 .map(|memory| memory.0)
         };
         for (command, memory) in [(1, 1000), (2, 2000), (3, 90_000)] {
-            peaks.add(Peak { command, program: None, memory: MiB(memory) });
+            peaks.add(Peak { command, program: None, memory: MiB(memory), user: None });
         }
         // Of three nothing is concluded, and two jobs of one command are one.
         assert_eq!(often(&peaks, &[]), None);
@@ -152,10 +170,10 @@ mod tests {
 
     #[test]
     fn rows_of_earlier_journals_are_read() {
-        let written = "[[1,1000],[2,900,7]]";
+        let written = "[[1,1000],[2,900,7],[3,800,null,1000],[4,700,7,1000]]";
         let peaks: Peaks = serde_json::from_str(written).unwrap();
-        let programs: Vec<Option<u64>> = peaks.iter().map(|peak| peak.program).collect();
-        assert_eq!(programs, [None, Some(7)]);
+        let told: Vec<_> = peaks.iter().map(|peak| (peak.program, peak.user)).collect();
+        assert_eq!(told, [(None, None), (Some(7), None), (None, Some(1000)), (Some(7), Some(1000))]);
         assert_eq!(serde_json::to_string(&peaks).unwrap(), written);
     }
 }

@@ -5,17 +5,17 @@
 
 use super::State;
 use super::course::expected_run;
+use super::latest::{Latest, OfCommand};
 use crate::ledger::Tenant;
 use crate::model::Job;
 use crate::units::{Fraction, Millis};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, VecDeque};
 
-/// The latest commands that ran, of no user so many that another's are forgotten for them.
+/// The latest commands that ran, each with how long it took to start up.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(from = "VecDeque<Start>", into = "VecDeque<Start>")]
+#[serde(from = "Latest<Start>", into = "Latest<Start>")]
 pub(super) struct Starts {
-    of: VecDeque<Start>,
+    of: Latest<Start>,
     /// What is expected of a command that has not run; `None`: too few have.
     usual: Option<Millis>,
     /// The longest of them.
@@ -32,6 +32,16 @@ pub(super) struct Start {
     pub(super) took: Millis,
     /// Whose it is; `None`: a journal of carma before 1 December 2026 did not say.
     pub(super) user: Option<u32>,
+}
+
+impl OfCommand for Start {
+    fn command(&self) -> u64 {
+        self.command
+    }
+
+    fn user(&self) -> Option<u32> {
+        self.user
+    }
 }
 
 /// As it is stored.
@@ -57,8 +67,6 @@ impl From<Start> for Row {
     }
 }
 
-/// Commands that are remembered.
-const MOST: usize = 64;
 /// Of fewer commands nothing is concluded for others.
 const LEAST: usize = 3;
 
@@ -86,8 +94,8 @@ impl Startup {
     }
 }
 
-impl From<VecDeque<Start>> for Starts {
-    fn from(of: VecDeque<Start>) -> Self {
+impl From<Latest<Start>> for Starts {
+    fn from(of: Latest<Start>) -> Self {
         let mut took: Vec<Millis> = of.iter().map(|start| start.took).collect();
         took.sort_unstable();
         // A quarter of the commands is faster: taken to be longer than it is, a start-up would bring too many together.
@@ -96,7 +104,7 @@ impl From<VecDeque<Start>> for Starts {
     }
 }
 
-impl From<Starts> for VecDeque<Start> {
+impl From<Starts> for Latest<Start> {
     fn from(starts: Starts) -> Self {
         starts.of
     }
@@ -109,11 +117,7 @@ impl Starts {
 
     pub(super) fn add(&mut self, start: Start) {
         let mut of = std::mem::take(&mut self.of);
-        of.retain(|known| known.command != start.command);
-        of.push_back(start);
-        if of.len() > MOST {
-            forget_one(&mut of, start.user);
-        }
+        of.add(start);
         *self = of.into();
     }
 
@@ -124,7 +128,7 @@ impl Starts {
 
     /// How long a command started up when it ran.
     pub(super) fn known(&self, command: u64) -> Option<Millis> {
-        self.of.iter().find(|known| known.command == command).map(|known| known.took)
+        self.of.get(command).map(|known| known.took)
     }
 
     /// How a command starts up that runs for so long in all.
@@ -140,16 +144,6 @@ impl Starts {
         }
         let share = parts.min(MOST_PARTS) * u64::from(Fraction::ONE.0) / PARTS;
         Startup { share: Fraction(u32::try_from(share).unwrap_or(0)), takes: takes.min(Millis(run.0 / 2)) }
-    }
-}
-
-/// Forgets the oldest of the user who has the most, so that a sweep of one does not speak for all; of users who have as many, `by`.
-fn forget_one(of: &mut VecDeque<Start>, by: Option<u32>) {
-    let mut counts: BTreeMap<Option<u32>, usize> = BTreeMap::new();
-    of.iter().for_each(|start| *counts.entry(start.user).or_default() += 1);
-    let most = counts.into_iter().max_by_key(|(user, count)| (*count, *user == by)).map(|(user, _)| user);
-    if let Some(oldest) = of.iter().position(|start| Some(start.user) == most) {
-        of.remove(oldest);
     }
 }
 
@@ -185,32 +179,24 @@ mod tests {
     }
 
     #[test]
-    fn a_command_counts_once_and_the_oldest_are_forgotten() {
+    fn a_command_takes_as_long_as_it_did_last() {
         let mut starts = of(&[(1, 10), (2, 20), (1, 30)]);
         assert_eq!(starts.expected(1), Some(Millis::secs(30)));
         assert_eq!(starts.expected(3), None);
         (100..200).for_each(|command| starts.add(start(command, 7, 1)));
-        assert_eq!((starts.of.len(), starts.longest), (MOST, Millis::secs(7)));
+        assert_eq!(starts.longest, Millis::secs(7));
     }
 
     #[test]
-    fn a_sweep_of_one_user_does_not_push_out_what_others_commands_took() {
+    fn a_sweep_of_one_user_does_not_speak_for_all() {
         let mut starts = Starts::default();
         (0..20).for_each(|command| starts.add(start(command, 10, 1)));
         (100..200).for_each(|command| starts.add(start(command, 3600, 2)));
-        assert_eq!(
-            (starts.of.len(), starts.known(0), starts.known(155)),
-            (MOST, Some(Millis::secs(10)), None)
-        );
+        assert_eq!((starts.known(0), starts.known(155)), (Some(Millis::secs(10)), None));
         assert_eq!(
             (starts.known(156), starts.expected(9999)),
             (Some(Millis::secs(3600)), Some(Millis::secs(10)))
         );
-        // Of two with as many the oldest goes of the one who brings another: 22 of one, 21 of the others.
-        let mut starts = Starts::default();
-        (0..64).for_each(|command| starts.add(start(command, 10, (command % 3) as u32)));
-        starts.add(start(100, 10, 1));
-        assert_eq!([0, 1, 2].map(|command| starts.known(command).is_some()), [true, false, true]);
     }
 
     #[test]
