@@ -18,7 +18,7 @@ pub(super) struct Takes<'a> {
     first: BTreeMap<u32, JobId>,
     /// What users have had until now; looked up for the first job of a user with a quota.
     had: Option<BTreeMap<u32, Account>>,
-    /// A job waits for the next period.
+    /// A job waits for the next period, and for nothing before it.
     pub(super) spent: bool,
 }
 
@@ -45,7 +45,6 @@ impl<'a> Takes<'a> {
         }
         let user = &job.spec.user;
         if let Some(limit) = self.quota(user.uid, now) {
-            self.spent = true;
             return Some(Reason::UserLimit { user: user.name.clone(), limit });
         }
         let may = options.allowances.of(user.uid);

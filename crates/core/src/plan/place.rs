@@ -245,6 +245,7 @@ impl<'a, 'p> Walk<'a, 'p> {
         let bars = self.takes.bars(job, key.recovery.0, self.now);
         let is_barred = bars.is_some();
         if let Some(reason) = bars {
+            self.takes.spent |= reason.is_of_quota();
             self.waits(key.id, |_| reason);
         }
         is_barred

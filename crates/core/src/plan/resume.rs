@@ -100,6 +100,7 @@ pub(super) fn resume_jobs(
         // A quota that was spent meanwhile holds for what a user starts, or goes on with.
         let counts = |reason: &Reason| suspension.cause.is_none() || !reason.is_of_quota();
         let bars = takes.bars(job, true, now).filter(counts);
+        takes.spent |= bars.as_ref().is_some_and(Reason::is_of_quota);
         let found = match bars {
             Some(reason) => Err(Box::new(reason)),
             None => find(places.slots(), state, job, suspension, now),
