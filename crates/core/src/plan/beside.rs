@@ -48,7 +48,7 @@ impl<'a> Beside<'a> {
             let job = state.job(tenant.job)?;
             let (course, ends_in) = (OnceCell::new(), OnceCell::new());
             let placed = job.placement();
-            let floor = placed.and_then(|placed| placed.floor);
+            let floor = state.lower_floor(job);
             let others = placed.into_iter().flat_map(|placed| &placed.gpus).filter(|gpu| **gpu != id);
             let elsewhere = others.filter_map(|gpu| state.gpu(*gpu)?.tenant(tenant.job)?.pace).min();
             let (job, class, pace) = (tenant.job, job.class(), tenant.pace);

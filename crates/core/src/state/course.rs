@@ -139,6 +139,12 @@ impl State {
         job.counted_run().is_none() && self.course(job).left.is_zero()
     }
 
+    /// The floor below the policy's with which a job on its GPUs was let in after a long wait, for as long as it runs no longer than was
+    /// expected then: it is meant for brief jobs, and others are let in by it.
+    pub(crate) fn lower_floor(&self, job: &Job) -> Option<Fraction> {
+        job.placement()?.floor.filter(|_| !self.is_longer_than_expected(job))
+    }
+
     /// How long a job on its GPUs is expected to go on, at the speed that it has beside the jobs that are there now.
     #[must_use]
     pub fn ends_in(&self, job: &Job) -> Millis {

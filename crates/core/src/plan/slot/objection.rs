@@ -89,7 +89,7 @@ impl Slot<'_> {
         // What was measured beside others than these is void already.
         self.gpu.tenants.iter().filter(|tenant| !held.contains(&tenant.job)).find_map(|tenant| {
             let job = self.state.job(tenant.job)?;
-            let least = rule.with(job.placement()?.floor).least_measured();
+            let least = rule.with(self.state.lower_floor(job)).least_measured();
             let measured = self.state.measured_over_window(job)?;
             let is_slow = measured.progress < least;
             is_slow.then_some(Objection::TooSlow { job: tenant.job, measured: measured.progress, least })
