@@ -364,3 +364,15 @@ fn what_is_reserved_is_told_from_what_a_job_has() {
     let holder: Holder = serde_json::from_str(written).unwrap();
     assert_eq!(serde_json::to_string(&holder).unwrap(), written);
 }
+
+#[test]
+fn a_retry_beyond_the_last_says_why_there_is_one() {
+    let blame = Blame::WholeGpu { capacity: MiB::gib(16) };
+    let retry = |retries, max_retries| {
+        Reason::OutOfMemoryRetry { blame: blame.clone(), next: None, retries, max_retries }.to_string()
+    };
+    assert!(retry(1, 1).ends_with("retried (retry 1 of 1)"), "{}", retry(1, 1));
+    let only = "retried (beyond its only retry, since there is a larger GPU)";
+    assert!(retry(2, 1).ends_with(only), "{}", retry(2, 1));
+    assert!(retry(6, 5).ends_with("retried (beyond its 5 retries, since there is a larger GPU)"));
+}

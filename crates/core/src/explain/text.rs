@@ -376,10 +376,11 @@ impl fmt::Display for Reason {
                 if let Some(next) = next {
                     write!(f, " with {next}")?;
                 }
-                if blame.is_own_fault() {
-                    write!(f, " (retry {retries} of {max_retries})")
-                } else {
-                    f.write_str(" (not charged to its retries)")
+                match (blame.is_own_fault(), max_retries) {
+                    (false, _) => f.write_str(" (not charged to its retries)"),
+                    (true, most) if retries <= most => write!(f, " (retry {retries} of {most})"),
+                    (true, 1) => f.write_str(" (beyond its only retry, since there is a larger GPU)"),
+                    (true, most) => write!(f, " (beyond its {most} retries, since there is a larger GPU)"),
                 }
             }
             Self::OutOfMemoryFinal { blame, why } => write!(f, "out of GPU memory: {blame}; {why}"),

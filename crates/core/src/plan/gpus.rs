@@ -55,7 +55,15 @@ impl<'a> Places<'a> {
                 && !self.taken.iter().any(|(taken, ..)| taken == id)
         };
         let wanted = want.gpus as usize;
-        let gpus: Vec<GpuId> = self.state.idle().filter(fits).take(wanted).collect();
+        let idle = self.state.idle().filter(fits);
+        let gpus: Vec<GpuId> = if want.largest_first && self.state.has_several_sizes() {
+            let mut gpus: Vec<GpuId> = idle.collect();
+            gpus.sort_by_key(|id| std::cmp::Reverse(self.state.gpu(*id).map(|gpu| gpu.info.memory)));
+            gpus.truncate(wanted);
+            gpus
+        } else {
+            idle.take(wanted).collect()
+        };
         if gpus.len() < wanted {
             return None;
         }

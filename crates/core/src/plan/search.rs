@@ -33,6 +33,8 @@ pub(super) struct Slots<'a> {
     any_slice: bool,
     /// Memory sizes of the GPUs, each once, ascending.
     sizes: Vec<MiB>,
+    /// The GPUs by their memory, largest first, those of a size in index order.
+    by_size: Vec<usize>,
     /// MPS servers that have jobs on some GPU by themselves, where predictions count.
     servers: BTreeSet<u32>,
     /// MPS servers that take no clients on some GPU yet, after a fault.
@@ -74,6 +76,8 @@ impl<'a> Slots<'a> {
         let mut sizes: Vec<MiB> = slots.iter().map(|s| s.gpu.info.memory).collect();
         sizes.sort_unstable();
         sizes.dedup();
+        let mut by_size: Vec<usize> = (0..slots.len()).collect();
+        by_size.sort_by_key(|at| std::cmp::Reverse(slots[*at].gpu.info.memory));
         let limited = slots.iter().any(|slot| slot.limited.is_some());
         let mut set_aside = state.halted_jobs();
         let wanted = limited
@@ -97,6 +101,7 @@ impl<'a> Slots<'a> {
             ring: state.ring(),
             any_slice,
             sizes,
+            by_size,
             servers,
             cooling,
             limited,
@@ -314,11 +319,13 @@ impl<'a> Slots<'a> {
         self.slots.iter().any(|slot| slot.idle && !slot.closed && (slot.held().is_none() || slot.is_lent()))
     }
 
-    /// Idle GPUs that a job may have, the first in index order, those that are kept for another last; as many as it wants at most.
+    /// Idle GPUs that a job may have, the first in index order or the largest first, those that are kept for another last; as many as it
+    /// wants at most.
     fn idle_for(&self, want: &Want) -> impl Iterator<Item = usize> {
         let may_have = move |i: &usize| self.slots[*i].bars_idle(want).is_none();
         let own = move |i: &usize| !self.is_kept_from(*i, want);
-        let all = || (0..self.slots.len()).filter(may_have);
+        let in_order = move |i: usize| if want.largest_first { self.by_size[i] } else { i };
+        let all = move || (0..self.slots.len()).map(in_order).filter(may_have);
         // Only what is lent is kept from a job that may have it.
         let lent = all().filter(move |i| self.any_lent && !own(i));
         all().filter(own).chain(lent).take(want.gpus as usize)
@@ -334,7 +341,7 @@ impl<'a> Slots<'a> {
         self.idle_for(want).count() == want.gpus as usize
     }
 
-    /// The first idle GPUs in index order, if there are enough.
+    /// The first idle GPUs in that order, if there are enough.
     fn find_idle(&self, want: &Want) -> Option<Found> {
         let slots: Vec<usize> = self.idle_for(want).collect();
         (slots.len() == want.gpus as usize).then(|| {
@@ -384,9 +391,15 @@ impl<'a> Slots<'a> {
         }
     }
 
-    /// Place of a GPU in the policy's order, least first.
-    fn rank(&self, order: Order, at: usize, want: &Want) -> u64 {
+    /// Place of a GPU in the policy's order, least first; of idle ones the largest for a job of which it is not known what it takes.
+    fn rank(&self, order: Order, at: usize, want: &Want) -> (u64, std::cmp::Reverse<MiB>) {
         let slot = &self.slots[at];
+        let is_by_size = want.largest_first && slot.idle;
+        let size = if is_by_size { slot.gpu.info.memory } else { MiB::ZERO };
+        (self.rank_by(order, slot, want), std::cmp::Reverse(size))
+    }
+
+    fn rank_by(&self, order: Order, slot: &Slot<'_>, want: &Want) -> u64 {
         let free = slot.free.unwrap_or_default().0;
         match order {
             Order::Exclusive | Order::FirstFit => 0,

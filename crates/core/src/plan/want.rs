@@ -57,6 +57,8 @@ pub(super) struct Want {
     pub(super) blind: Option<Blind>,
     /// A job before it of which no more is known waits for room, and what of this one is known does not count: what it would get by that.
     pub(super) behind: Option<(JobId, Blind)>,
+    /// Of idle GPUs it gets the largest: nothing says how much it takes.
+    pub(super) largest_first: bool,
     /// It would have started by now without sharing.
     pub(super) overdue: bool,
     /// GPUs are kept for it until there are enough: it is overdue, or an operator's urgent job.
@@ -138,6 +140,7 @@ impl Want {
         let blinds = blinds.filter(|_| !alone && reservation == Reservation::Whole);
         let sharing = shares.unwrap_or(SharingMode::Exclusive);
         let blind = blinds.map(|blinds| blinds.of_job(job, sharing));
+        let is_unknown = reservation == Reservation::Whole && blind.is_none_or(Blind::is_unknown);
         Self {
             job: job.spec.id,
             gpus: job.spec.request.gpus,
@@ -162,6 +165,7 @@ impl Want {
             is_tried: false,
             blind,
             behind: None,
+            largest_first: policy.blind && (is_unknown || job.floor == Some(Floor::ExclusiveGpu)),
             overdue,
             holds: overdue || (policy.line.is_by_length() && job.is_urgent()),
             takes: job.spec.most_run_s().map(|most| rounded_up(Millis::secs(most))),

@@ -103,7 +103,8 @@ impl fmt::Display for GiveUp {
 /// took the memory says little of what it takes; but if carma had lent these what it lacked, that is kept for it ([`kept`]). Else the floor rises: to what was seen to be needed, then step by step
 /// (a ladder by the size of the GPU), then to a GPU alone. A GPU alone comes at once where the method says so, where the job was harmed too
 /// often, with the last of several retries, where the attempt ran for long (under `adaptive`), and where no GPU has the memory of the next step. A job that was alone on a
-/// GPU and filled it gets a larger one, also with its last retry used: that is progress, and ends with the largest GPU.
+/// GPU and filled it gets a larger one, also with its last retry used: that is progress, and ends with the largest GPU. Beyond its last retry it has that
+/// GPU alone, and before that, where nothing was forecast, no less than a job of which nothing is known.
 pub(crate) fn next_attempt(facts: &OomFacts, blame: &Blame, tried: &Tried, rules: &Options) -> Next {
     let filled_gpu = matches!(blame, Blame::WholeGpu { .. });
     let charged = blame.is_own_fault();
@@ -125,14 +126,16 @@ pub(crate) fn next_attempt(facts: &OomFacts, blame: &Blame, tried: &Tried, rules
     }
     // A hard limit of hardly more than what it filled would stop it again.
     let half_more = Some(facts.capacity.percent(150)).filter(|more| rules.policy.blind && tried.fits(*more));
+    let unknown = tried.most.filter(|_| rules.policy.blind && facts.forecast.is_none()).map(unknown_need);
     let floor = if filled_gpu {
-        Some(Floor::Memory(half_more.unwrap_or(larger)))
+        Some(Floor::Memory(half_more.unwrap_or(larger).max(unknown.unwrap_or_default())))
     } else {
         step(facts, blame, tried, rules)
     };
-    // The last of several retries is no place for another guess, nor is a run that would lose as much once more. What exceeded a forecast for
-    // the first time is close to it.
-    let last = tried.max_charged > 1 && tried.charged + 1 >= tried.max_charged;
+    // The last of several retries is no place for another guess, nor is one beyond the last or a run that would lose as much once more. What
+    // exceeded a forecast for the first time is close to it.
+    let is_beyond = tried.charged >= tried.max_charged;
+    let last = is_beyond || (tried.max_charged > 1 && tried.charged + 1 >= tried.max_charged);
     let is_close = tried.charged == 0 && facts.forecast.is_some();
     let lost_much = rules.policy.blind && tried.ran >= MUCH && !is_close && !filled_gpu;
     let guesses = !(charged && (last || lost_much));
@@ -510,6 +513,23 @@ mod tests {
                 retry(ALONE, true),
             ),
             ("filled, used", facts(), FILLED, Tried { charged: 5, ..large() }, &graded, retry(ALONE, true)),
+            (
+                "filled, its only one used",
+                facts(),
+                FILLED,
+                Tried { charged: 1, max_charged: 1, ..large() },
+                &graded,
+                retry(ALONE, true),
+            ),
+            // No less than an unknown job gets on the larger GPU.
+            (
+                "filled, nothing forecast",
+                OomFacts { forecast: None, capacity: MiB::gib(16), ..facts() },
+                Blame::WholeGpu { capacity: MiB::gib(16) },
+                Tried { most: Some(MiB::gib(144)), ..tried() },
+                &graded,
+                retry(memory(36_864), true),
+            ),
             (
                 "filled, alone before",
                 facts(),

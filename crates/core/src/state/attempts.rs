@@ -226,9 +226,9 @@ impl State {
         // Its part was too little: until its command has run, at least that is known of it.
         if let (
             Some(part),
-            Reason::OutOfMemoryRetry { blame: Blame::OwnCap { .. }, .. }
+            Reason::OutOfMemoryRetry { blame: Blame::OwnCap { .. } | Blame::WholeGpu { .. }, .. }
             | Reason::OutOfMemoryFinal { blame: Blame::OwnCap { .. }, .. },
-        ) = (placement.part, &verdict)
+        ) = (placement.part.filter(|_| placement.cap.is_some()), &verdict)
         {
             self.peaks.add(Peak { command, program, memory: part, user });
         }

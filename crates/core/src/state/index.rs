@@ -188,6 +188,11 @@ impl State {
         sizes.get(gpus.checked_sub(1)? as usize).copied()
     }
 
+    /// Whether GPUs have more memory than others.
+    pub(crate) fn has_several_sizes(&self) -> bool {
+        self.index.sizes.first() != self.index.sizes.last()
+    }
+
     /// Memory that GPUs must have in all to be worth a try for a job: what is known of it, as far as there are GPUs enough of that size.
     pub(crate) fn least_capacity(&self, job: &Job) -> MiB {
         let known = job.spec.forecasts.known();

@@ -9,7 +9,7 @@ use crate::explain::{Filling, Reason};
 use crate::input::Rejected;
 use crate::ledger::{Gpu, Reservation, Tenant};
 use crate::model::{Exit, GpuId, Job, JobId, JobState, Placement};
-use crate::recovery::{self, Around, Floor, Next, OomFacts, Said, Tried};
+use crate::recovery::{self, Around, Blame, Floor, Next, OomFacts, Said, Tried};
 use crate::units::MiB;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -187,6 +187,19 @@ impl State {
         Ok(())
     }
 
+    /// What is to blame. A cap that was all that a GPU has to give says as much as a GPU alone: where there is a larger one, that is
+    /// the next to try, and not the same for the half GiB that the policy keeps back.
+    fn blame(&self, facts: &OomFacts, tried: &Tried) -> Blame {
+        let blame = recovery::blame(facts);
+        let all = |cap: MiB| cap + self.options.policy.reserve >= facts.capacity;
+        match blame {
+            Blame::OwnCap { cap } if all(cap) && !facts.shared && tried.most > Some(facts.capacity) => {
+                Blame::WholeGpu { capacity: facts.capacity }
+            }
+            blame => blame,
+        }
+    }
+
     pub(super) fn out_of_memory(
         &mut self,
         id: JobId,
@@ -199,8 +212,8 @@ impl State {
         let Some(facts) = self.oom_facts(id, placement, message) else {
             return Err(Rejected::StaleAttempt { job: id, attempt: placement.attempt });
         };
-        let blame = recovery::blame(&facts);
         let tried = self.tried(job, placement);
+        let blame = self.blame(&facts, &tried);
         let (charged_before, max_retries) = (tried.charged, tried.max_charged);
         match recovery::next_attempt(&facts, &blame, &tried, &self.options) {
             Next::Retry { floor, charged } => {
@@ -213,7 +226,7 @@ impl State {
                 let others = self.floors().filter(alike).map(|(_, floor)| floor).max();
                 let others = others.max(self.at_work(command)).filter(|floor| self.could_have(job, *floor));
                 // One that filled a whole GPU needs a larger one, which a GPU of its own is not.
-                let filled = matches!(blame, recovery::Blame::WholeGpu { .. });
+                let filled = matches!(blame, Blame::WholeGpu { .. });
                 let counts = charged && self.options.policy.blind && !filled;
                 let floor = if counts { floor.max(others) } else { floor };
                 // Those of its command that run take it as late: they keep what of that others have not been lent yet.
