@@ -261,6 +261,9 @@ fn candidates(state: &State, by_policy: bool) -> Vec<Candidate<'_>> {
             Some(placement) => Some(placement.sharing).filter(|sharing| *sharing != SharingMode::Exclusive),
             None => state.sharing_for(job),
         };
+        // Of the first its user may ask whether it would start beside others, if it did not want to be alone.
+        let asks = |job: &&Job| at < FIRST && job.placement().is_none();
+        let sharing = sharing.or_else(|| state.sharing_if_asked(Some(job).filter(asks)?));
         let Some(sharing) = sharing else { continue };
         let limited = limit(state, job).is_some();
         let server = (sharing == SharingMode::Mps).then(|| state.server_of(job));

@@ -603,6 +603,14 @@ impl Engine {
         }
     }
 
+    /// What runs of a waiting job's command take at most, whatever its user declares. `None`: nothing is known, or it does not wait.
+    fn took(&self, job: JobId) -> Option<MiB> {
+        self.state.job(job).filter(|job| waits(job))?;
+        let gist = self.parts.memory.gist(job)?;
+        let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
+        self.parts.memory.took(&gist, gpus)
+    }
+
     /// Handles a message; `true`: stop.
     fn handle(&mut self, message: Message) -> bool {
         match message {
@@ -615,6 +623,9 @@ impl Engine {
             Message::Learned(peer, answer) => {
                 let all = self.state.is_admin(&peer.user);
                 let _ = answer.send(self.parts.memory.learned((!all).then_some(peer.user.uid)));
+            }
+            Message::Took(job, answer) => {
+                let _ = answer.send(self.took(job));
             }
             Message::Slowdowns(jobs, gpu, answer) => {
                 let _ = answer.send(self.parts.slowdowns.tell(&self.state, &jobs, gpu.as_deref()));

@@ -27,6 +27,8 @@ pub struct Beside<'a> {
     pub stored: Option<&'a StoredJob>,
     /// How fast it goes.
     pub rate: Option<&'a RateView>,
+    /// What runs of its command take at most, also where more is declared of it; zero: not known.
+    pub took: MiB,
     /// What is known of running jobs.
     pub live: Live<'a>,
 }
@@ -40,7 +42,7 @@ pub fn explain(
     subject: &Subject<'_>,
     beside: Beside<'_>,
 ) -> ExplainReply {
-    let Beside { stored, rate, live } = beside;
+    let Beside { stored, rate, took, live } = beside;
     let (job, counts) = (subject.job(), live.counts);
     let id = job.spec.id;
     let waits = subject.waits(state, now);
@@ -73,7 +75,7 @@ pub fn explain(
             let mut ends = ends(asker, state, now, counts);
             ends.retain(|(id, _)| waits.as_ref().is_none_or(|waits| may_help(state, *id, job, waits)));
             let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
-            let found = carma_core::plan::sooner(state, now, job, &order);
+            let found = carma_core::plan::sooner(state, now, job, &order, took);
             let time = waits.as_ref().and_then(|waits| waits.soon(now)).map(time);
             // What comes by time alone needs no end.
             let end = end(state, id, &unusable, &ends, &found).filter(|end| time.is_none() || end.makes_room);
@@ -174,10 +176,12 @@ fn end_for_return(
     let there: Vec<_> = ends.iter().filter_map(|(id, left)| Some((*id, there(*id)?, left))).collect();
     let order: Vec<JobId> = there.iter().map(|(id, ..)| *id).collect();
     let helps =
-        carma_core::plan::sooner(state, now, job, &order).into_iter().find_map(|help| match help.by {
-            Help::End { job } => Some((job, help.gpus)),
-            _ => None,
-        });
+        carma_core::plan::sooner(state, now, job, &order, MiB::ZERO).into_iter().find_map(
+            |help| match help.by {
+                Help::End { job } => Some((job, help.gpus)),
+                _ => None,
+            },
+        );
     let (waits_for, starts_on) = match helps {
         Some((job, starts_on)) => (there.iter().find(|(id, ..)| *id == job), starts_on),
         None => (there.iter().find(|(.., left)| left.is_some()), Vec::new()),
@@ -690,7 +694,7 @@ mod tests {
         let ends = ends(Asker::new(&anybody(), false), state, NOW, &Counts::default());
         let order: Vec<JobId> = ends.iter().map(|(id, _)| *id).collect();
         let job = state.job(JobId(3)).unwrap();
-        let found = carma_core::plan::sooner(state, NOW, job, &order);
+        let found = carma_core::plan::sooner(state, NOW, job, &order, MiB::ZERO);
         end(state, job.spec.id, &unusable.iter().copied().collect(), &ends, &found)
     }
 
@@ -804,7 +808,7 @@ mod tests {
             let user = User::new(uid, "a");
             let asker = Asker::new(&user, false);
             let subject = Subject::Live(state.job(JobId(id)).unwrap());
-            let beside = Beside { stored: None, rate: None, live };
+            let beside = Beside { stored: None, rate: None, took: MiB::ZERO, live };
             let reply = explain(asker, &state, NOW, &subject, beside);
             assert!(reply.job.left.is_some() && reply.waiting.is_some() == (id == 3));
             let jobs = crate::view::jobs(asker, &state, NOW, live);

@@ -249,6 +249,13 @@ impl Memory {
         Some(Expected { computed, view, measured })
     }
 
+    /// What runs of a job's command take at most on these GPUs, whatever its user declares. `None`: nothing is known.
+    #[must_use]
+    pub fn took<'a>(&self, gist: &Gist, gpus: impl Iterator<Item = &'a GpuInfo>) -> Option<MiB> {
+        let undeclared = Gist { declared: gist.declared.map(|_| MiB(1)), ..gist.clone() };
+        Some(self.expect(&undeclared, gpus)?.computed.upper)
+    }
+
     /// Learns from an attempt that is over.
     pub fn learn(&mut self, gist: &Gist, attempt: &Attempt, gpus: &[&GpuInfo]) {
         let Some(first) = gpus.first() else { return };
@@ -504,6 +511,19 @@ mod tests {
         assert_eq!(memory.learned(Some(7)).tell().runs.len(), 1);
         assert_eq!(memory.learned(Some(8)).tell().runs.len(), 0);
         assert_eq!(memory.learned(None).tell().runs[0].command, "python t.py");
+    }
+
+    #[test]
+    fn what_runs_took_is_known_though_more_is_declared() {
+        let (mut memory, a100) = (memory(), gpu("A100", GpuKind::Whole));
+        let job = SubmitRequest { gpu_memory_mib: Some(38_000), ..request("python t.py") };
+        let took = |memory: &Memory| memory.took(&gist(memory, &job, 7), [&a100].into_iter());
+        assert_eq!(took(&memory), None);
+        learn(&mut memory, &job, &attempt(30_000, Reason::Cancelled { by: "a".into() }), &[&a100]);
+        assert!(expect(&memory, &job, 7, &[&a100]).is_none(), "what its user says counts");
+        let less = SubmitRequest { gpu_memory_mib: Some(8_000), ..job.clone() };
+        let upper = expect(&memory, &less, 7, &[&a100]).unwrap().computed.upper;
+        assert_eq!((took(&memory), upper > MiB(30_000)), (Some(upper), true));
     }
 
     #[test]

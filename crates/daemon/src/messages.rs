@@ -12,6 +12,7 @@ use crate::submission::Submission;
 use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, UnwrittenView};
 use carma_core::model::{JobId, User};
 use carma_core::state::State;
+use carma_core::units::MiB;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
@@ -73,6 +74,8 @@ pub enum Message {
     Context(ContextProbe, Peer, Answer<DoneReply>),
     /// A client asks what was learned of memory.
     Learned(Peer, oneshot::Sender<Learned>),
+    /// A client asks what runs of a job's command take at most.
+    Took(JobId, oneshot::Sender<Option<MiB>>),
     /// A client asks what is known of jobs alone, of a type of GPU if it names one, and what was learned of slowdowns.
     Slowdowns(Vec<Subject>, Option<String>, oneshot::Sender<Told>),
     /// A client reads the state.

@@ -92,7 +92,10 @@ pub fn answer(history: &History, question: &Question<'_>, settings: &Settings) -
             // What the user says of an edited program is not overruled by what it took before.
             at_least = history.own_at_least(&ask);
             match (said, at_least) {
-                (Some(mib), Some(had)) if had > mib => Estimate { tier: Tier::Scaled, ..declared(mib) },
+                // What it had is known, and what is declared is not what it cannot run below.
+                (Some(mib), Some(had)) if had > mib => {
+                    Estimate { tier: Tier::Scaled, need_mib: had, ..declared(mib) }
+                }
                 (Some(mib), _) => declared(mib),
                 (None, Some(had)) if had > times(question.gpu_mib, TELLING) => {
                     elastic = true;
@@ -321,6 +324,8 @@ mod tests {
         let of = |mib| ask(&history, "t.py --bs 8", &[], Some(mib)).unwrap();
         assert_eq!((of(30_000).tier, of(30_000).upper_mib), (Tier::Declared, MiB(30_000)));
         assert_eq!((of(9_000).tier, of(9_000).upper_mib), (Tier::Scaled, MiB(22_014)));
+        // And where it is less, it is not what the job cannot run below.
+        assert_eq!(of(9_000).need_mib, MiB(20_012));
         // Less than what a job of which nothing is known has in any case says nothing.
         learn(&mut history, "early.py", Outcome::AtLeast(MiB(500)), &[]);
         assert_eq!(ask(&history, "early.py", &[], None), None);

@@ -128,7 +128,7 @@ fn a_job_waits_and_what_would_let_it_start_does() {
     let resumed = until("that the GPU's use would help", || {
         explained(&daemon, second).sooner.into_iter().find(|help| help.code == "Resume")
     });
-    assert!(resumed.text.starts_with("`carma resume 0` (drained by "), "{resumed:?}");
+    assert!(resumed.text.starts_with("`carma resume --gpu 0` (drained by "), "{resumed:?}");
     // What is over has neither.
     let over = explained(&daemon, first);
     assert_eq!((over.waiting, over.running, over.job.state.as_str()), (None, None, "CANCELLED"));

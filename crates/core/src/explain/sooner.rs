@@ -35,8 +35,13 @@ pub enum Help {
         /// The most with which it would start now.
         gpus: u32,
     },
-    /// Submitted again without `--exclusive`.
-    Sharing,
+    /// Submitted again without what keeps it alone.
+    Sharing {
+        /// It has `--exclusive`.
+        exclusive: bool,
+        /// It has `--sharing exclusive`.
+        mode: bool,
+    },
     /// Submitted again with another limit of slowdown.
     MaxSlowdown {
         /// The limit with which it would start now; `None`: without one.
@@ -66,7 +71,7 @@ impl Help {
             Self::Memory { .. } => "GpuMemory",
             Self::Time { .. } => "Time",
             Self::FewerGpus { .. } => "Gpus",
-            Self::Sharing => "Sharing",
+            Self::Sharing { .. } => "Sharing",
             Self::MaxSlowdown { .. } => "MaxSlowdown",
             Self::Latency => "Latency",
             Self::Resume { .. } => "Resume",
@@ -102,7 +107,14 @@ impl fmt::Display for Help {
                 write!(f, "if it takes no longer: cancelled and submitted again with --time {minutes}m")
             }
             Self::FewerGpus { gpus } => write!(f, "cancelled and submitted again with --gpus {gpus}"),
-            Self::Sharing => f.write_str("cancelled and submitted again without --exclusive"),
+            Self::Sharing { exclusive, mode } => {
+                let what = match (exclusive, mode) {
+                    (true, true) => "--exclusive and --sharing exclusive",
+                    (false, true) => "--sharing exclusive",
+                    (_, false) => "--exclusive",
+                };
+                write!(f, "cancelled and submitted again without {what}")
+            }
             Self::MaxSlowdown { limit: Some(limit) } => {
                 write!(f, "cancelled and submitted again with --max-slowdown {limit}")
             }
@@ -110,7 +122,9 @@ impl fmt::Display for Help {
                 f.write_str("cancelled and submitted again without --max-slowdown")
             }
             Self::Latency => f.write_str("cancelled and submitted again without --latency"),
-            Self::Resume { gpu, drained_by } => write!(f, "`carma resume {gpu}` (drained by {drained_by})"),
+            Self::Resume { gpu, drained_by } => {
+                write!(f, "`carma resume --gpu {gpu}` (drained by {drained_by})")
+            }
             Self::End { job } => write!(f, "once job {job} ends"),
         }
     }

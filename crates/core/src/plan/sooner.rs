@@ -26,9 +26,10 @@ const AMOUNTS: usize = 4;
 const LIMITS: [Millis; 3] = [Millis::secs(3600), Millis::secs(600), Millis::secs(60)];
 
 /// What would let a job that waits start: each thing alone, as if it were done now. `ends`: running jobs in the order in
-/// which they are expected to end; the first whose end helps is told. Of a suspended job that is to come back nothing but that end.
+/// which they are expected to end; the first whose end helps is told. `took`: what runs of its command are known to take, also where more is
+/// declared of it. Of a suspended job that is to come back nothing but that end.
 #[must_use]
-pub fn sooner(state: &State, now: Millis, job: &Job, ends: &[JobId]) -> Vec<Sooner> {
+pub fn sooner(state: &State, now: Millis, job: &Job, ends: &[JobId], took: MiB) -> Vec<Sooner> {
     let left = (JOBS_TRIED / state.jobs().len().max(1)).clamp(LEAST_TRIALS, MOST_TRIALS);
     let mut trials = Trials { state, now: now.max(state.now()), job, left };
     // It starts anyway.
@@ -41,7 +42,7 @@ pub fn sooner(state: &State, now: Millis, job: &Job, ends: &[JobId]) -> Vec<Soon
     // The other questions are to be asked, too.
     let end = trials.end(ends, trials.left / 2);
     // What an out-of-memory has taught would be forgotten.
-    let again = if job.floor.is_none() { trials.submitted_again() } else { Vec::new() };
+    let again = if job.floor.is_none() { trials.submitted_again(took) } else { Vec::new() };
     end.into_iter().chain(again).chain(trials.resumed()).collect()
 }
 
@@ -78,14 +79,15 @@ impl Trials<'_> {
         self.starts(&supposed, id)
     }
 
-    fn submitted_again(&mut self) -> Vec<Sooner> {
+    fn submitted_again(&mut self, took: MiB) -> Vec<Sooner> {
         let answers = answers(self.state, self.now, self.job);
         let mut found = Vec::new();
-        found.extend(self.memory(answers.iter().filter_map(|answer| {
+        let free = answers.iter().filter_map(|answer| {
             let of_the_gpu = answer.refusal.as_ref().and_then(Refusal::of_the_gpu);
             let shut = matches!(of_the_gpu, Some(OfTheGpu::OutOfUse | OfTheGpu::Unread));
             answer.free.filter(|_| !shut)
-        })));
+        });
+        found.extend(self.memory(free, took));
         found.extend(self.time());
         found.extend(self.fewer_gpus());
         found.extend(self.sharing());
@@ -96,7 +98,7 @@ impl Trials<'_> {
     }
 
     /// The most memory that it could have now, where nothing is known of its own or it is only said.
-    fn memory(&mut self, free: impl Iterator<Item = MiB>) -> Option<Sooner> {
+    fn memory(&mut self, free: impl Iterator<Item = MiB>, took: MiB) -> Option<Sooner> {
         let forecasts = self.job.spec.forecasts;
         let computed = forecasts.computed;
         if forecasts.estimates.iter().next().is_some() || computed.is_some_and(|c| c.basis.is_measured()) {
@@ -104,8 +106,10 @@ impl Trials<'_> {
         }
         // What is computed is not argued down, nor what its command was seen to take.
         let taken = self.state.taken_by(self.job.spec.command_key).max(self.job.least_capacity());
-        let least = computed.map_or(MiB::ZERO, |c| c.upper).max(taken);
+        let least = computed.map_or(MiB::ZERO, |c| c.upper).max(taken).max(took);
         let most = forecasts.declared.or(computed.map(|c| c.upper)).unwrap_or(MiB(u64::MAX));
+        // That a job takes less than a quarter of what its user declares is hardly so.
+        let quarter = forecasts.declared.map_or(MiB::ZERO, |declared| MiB(declared.0.div_ceil(4)));
         let guard = match self.state.options().policy.memory {
             MemoryScreen::Forecast { guard, .. } => guard,
             MemoryScreen::None | MemoryScreen::Floor(_) => return None,
@@ -116,7 +120,7 @@ impl Trials<'_> {
         let enough =
             amounts.split_off((self.job.spec.request.gpus as usize).saturating_sub(1).min(amounts.len()));
         let amounts: BTreeSet<MiB> =
-            enough.into_iter().filter(|m| *m < most && *m >= least && !m.is_zero()).collect();
+            enough.into_iter().filter(|m| *m < most && *m >= least.max(quarter) && !m.is_zero()).collect();
         amounts.into_iter().rev().take(AMOUNTS).find_map(|most| {
             let gpus = self.again(|job| job.forecasts.declared = Some(most))?;
             Some(Sooner { by: Help::Memory { most, declared: forecasts.declared }, gpus })
@@ -147,11 +151,15 @@ impl Trials<'_> {
 
     fn sharing(&mut self) -> Option<Sooner> {
         let request = &self.job.spec.request;
-        if !request.exclusive && request.sharing != Some(SharingMode::Exclusive) {
+        if !request.is_alone() {
             return None;
         }
-        let gpus = self.again(|job| (job.request.exclusive, job.request.sharing) = (false, None))?;
-        Some(Sooner { by: Help::Sharing, gpus })
+        let (exclusive, mode) = (request.exclusive, request.sharing == Some(SharingMode::Exclusive));
+        let gpus = self.again(|job| {
+            job.request.exclusive = false;
+            job.request.sharing = job.request.sharing.filter(|mode| *mode != SharingMode::Exclusive);
+        })?;
+        Some(Sooner { by: Help::Sharing { exclusive, mode }, gpus })
     }
 
     /// Another limit of its own: one that what is predicted does not exceed, else none.

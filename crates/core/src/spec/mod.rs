@@ -131,6 +131,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// Whether its user wants it alone on its GPUs.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.exclusive || self.sharing == Some(SharingMode::Exclusive)
+    }
+
     /// So many GPUs, and nothing else.
     #[must_use]
     pub const fn of(gpus: u32) -> Self {

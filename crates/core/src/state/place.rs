@@ -60,9 +60,14 @@ impl Reservation {
 impl State {
     /// How a job that waits would share a GPU; `None`: it would not.
     pub(crate) fn sharing_for(&self, job: &Job) -> Option<SharingMode> {
-        let asked = job.spec.request.sharing.unwrap_or(self.options.sharing);
-        let alone = job.spec.request.exclusive
-            || job.floor == Some(Floor::ExclusiveGpu)
+        if job.spec.request.is_alone() { None } else { self.sharing_if_asked(job) }
+    }
+
+    /// How it would if its user did not want it alone; `None`: it would be alone all the same.
+    pub(crate) fn sharing_if_asked(&self, job: &Job) -> Option<SharingMode> {
+        let own = job.spec.request.sharing.filter(|mode| *mode != SharingMode::Exclusive);
+        let asked = own.unwrap_or(self.options.sharing);
+        let alone = job.floor == Some(Floor::ExclusiveGpu)
             || self.options.policy.order == Order::Exclusive
             || asked == SharingMode::Exclusive;
         match asked {

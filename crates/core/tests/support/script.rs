@@ -25,7 +25,7 @@
 //! counts ID .4                 it says that so much of its work is done
 //! explain ID                   what each GPU says to a pending job
 //! answers ID                   the same in few words, with memory and predicted progress, beside GPUs that are held
-//! sooner ID                    what would let it start now
+//! sooner ID [took=9G]          what would let it start now; `took`: what runs of its command took
 //! spared ID                    why nobody leaves although it is measured below what the policy keeps it at
 //! start ID ... [as=MODE]       the supervisor runs
 //! exit ID [code=N | signal=N | unknown] [log="..."] [last-line="..."] [not-started="..." [user-gone=NAME: whose its user's number is now; nobody]]
@@ -1077,7 +1077,8 @@ impl Stage {
         let id = words.job()?;
         let job = self.state.job(id).ok_or(format!("there is no job {id}"))?;
         let ends: Vec<JobId> = self.state.active().iter().copied().collect();
-        let found = sooner(&self.state, self.clock, job, &ends);
+        let took = words.take_as("took", memory)?.unwrap_or_default();
+        let found = sooner(&self.state, self.clock, job, &ends, took);
         if found.is_empty() {
             self.say("nothing");
         }

@@ -2,7 +2,7 @@
 
 use super::{Answered, Shared, Words, job_id, show};
 use crate::explain::{self, Beside};
-use crate::messages::Peer;
+use crate::messages::{Message, Peer};
 use crate::view::{self, Live};
 use axum::Json;
 use axum::extract::State;
@@ -17,6 +17,7 @@ pub(super) async fn explain(
 ) -> Answered<ExplainReply> {
     let id = job_id(&id)?;
     let (state, standing) = app.view().await?;
+    let took = app.ask(|answer| Message::Took(id, answer)).await?.unwrap_or_default();
     let now = app.clock.now();
     let rate = app.rates.lock().unwrap_or_else(PoisonError::into_inner).get(&id).cloned();
     let (paces, looks, of) = (app.paces.clone(), app.board.looks(), app.clone());
@@ -26,7 +27,7 @@ pub(super) async fn explain(
         let stored = reader.job(id)?;
         let (counts, metered) = (paces.counts_of_all(&state, now), view::metered(&state, now, &looks));
         let live = Live { counts: &counts, metered: &metered };
-        let beside = Beside { stored: stored.as_ref(), rate: rate.as_ref(), live };
+        let beside = Beside { stored: stored.as_ref(), rate: rate.as_ref(), took, live };
         Ok(explain::explain(of.asker(&peer), &state, now, &subject, beside))
     });
     Ok(Json(ExplainReply { unwritten: standing.unwritten, ..reply.await? }))
