@@ -775,7 +775,7 @@ pub struct WaitingView {
     pub run_s: u64,
     /// Where jobs go by length: the bound on its start, Unix time, from when it would have started without sharing if
     /// all went in the order of submission, by what is known of their run times (docs/policies.md). Absent, too, where how long it
-    /// runs is a guess.
+    /// runs is a guess, or not known at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub due_ms: Option<u64>,
     /// Whether that bound has passed: such jobs are looked at first, and GPUs are kept for them.

@@ -12,7 +12,7 @@ use carma_api::wire::{
 };
 use carma_core::explain::{Help, OfTheGpu, Reason, Refusal, Soon, Sooner, UserLimit};
 use carma_core::ledger::Gpu;
-use carma_core::model::{Job, JobId, Phase, Placement, RunTime, SharingMode};
+use carma_core::model::{Job, JobId, Phase, Placement, SharingMode};
 use carma_core::plan::{Answer, Spared, makes_room_for};
 use carma_core::policy::{Line, RecoveryMethod};
 use carma_core::state::State;
@@ -252,14 +252,22 @@ fn waiting(asker: Asker<'_>, state: &State, now: Millis, job: &Job) -> Option<Wa
         .to_owned(),
         why: why_there(asker, state, now, job),
         run_s: job.spec.run_s(),
-        // One that rests on a guess is no time to tell.
-        due_ms: due.filter(|_| !job.spec.told_run().is_some_and(RunTime::is_guess)).map(|due| due.0),
+        // One that rests on a guess, or on the hour that is assumed where nothing is known, is no time to tell.
+        due_ms: due.filter(|_| rests_on_more_than_a_guess(job)).map(|due| due.0),
         stands: by_length && job.due.is_some() && due.is_none(),
         overdue: by_length && free && state.is_overdue(job, now),
         urgent: by_length && free && job.is_urgent(),
         end: None,
         time: None,
     })
+}
+
+/// Whether its place in the queue goes by what its own command, its program or its user says of its run time.
+fn rests_on_more_than_a_guess(job: &Job) -> bool {
+    match job.spec.told_run() {
+        Some(run) => !run.is_guess(),
+        None => job.spec.request.time_limit.is_some(),
+    }
 }
 
 fn time(soon: Soon) -> TimeView {
@@ -819,6 +827,20 @@ mod tests {
             assert!(own.contains("1 run of this command") && !own.contains("earlier runs"), "{own}");
             assert!(of_others.contains("earlier runs") && !of_others.contains("run of"), "{of_others}");
         }
+    }
+
+    #[test]
+    fn a_bound_that_rests_on_the_assumed_hour_is_not_told() {
+        let mut state = two_run(1);
+        let mut bounds = |id, time_limit| {
+            let request = Request { exclusive: true, time_limit, ..Request::of(1) };
+            apply(&mut state, Input::Submitted(Box::new(NewJob { request, ..new_job(id) })));
+            let (user, job) = (User::new(1, "a"), state.job(JobId(id)).unwrap());
+            let told = waiting(Asker::new(&user, false), &state, NOW, job).unwrap().due_ms.is_some();
+            (state.bound_on_start(job, NOW).is_some(), told)
+        };
+        assert_eq!(bounds(4, None), (true, false));
+        assert_eq!(bounds(5, Some(Millis::secs(600))), (true, true));
     }
 
     #[test]
