@@ -859,6 +859,7 @@ impl World {
                         // Of some it is known.
                         asked: (*oom_kills > 0).then_some(oom_kills.is_multiple_of(2)),
                         host: HostUse { oom_kills: *oom_kills, ..HostUse::default() },
+                        ended: None,
                     },
                 }
             }

@@ -55,7 +55,7 @@ const TURN: usize = 512;
 const TURN_TAKES: Duration = Duration::from_millis(20);
 /// How long an end waits for a look from after it. A driver that hangs must not keep jobs from ending.
 const LOOK_PATIENCE: Duration = Duration::from_secs(2);
-/// What ended no longer before the daemon's start than this counts as if it ended then: the energy counter says what it took.
+/// What ended no longer before the daemon's start than this is told of then, as of when it did: the energy counter says what it took.
 const A_MOMENT: Millis = Millis::secs(10);
 /// How often the state is told of energy counters if nothing else changes, on the daemon's clock, also of those of a machine without
 /// jobs: what a counter that begins anew takes with it is of so long at most. Of a machine without jobs the journal takes one transaction in
@@ -284,11 +284,14 @@ impl Engine {
         let here = self.parts.lives.present();
         let known = Known { life: &life, here, supervisor, child, group: group.as_ref() };
         let found = adopt::find(&records, known);
+        let is_told = records.read().ok().flatten().is_some_and(|record| record.exit.is_some());
+        let age = records.age().ok().filter(|_| is_told);
+        let ended = age.map(|age| Millis(self.parts.clock.now().0.saturating_sub(age.0)));
         let watched = watch::Attempt { job: id, attempt, records, life, group, supervisor, child };
         let started =
             |supervisor, child| Input::Started { job: id, attempt, supervisor, child, sharing, note: None };
         match found {
-            Ok(Found::Exited(exit)) => self.exited(id, attempt, exit),
+            Ok(Found::Exited(exit)) => self.exited(id, attempt, Exit { ended, ..exit }),
             Ok(Found::Alive { supervisor, child, pidfd }) => {
                 tracing::info!("job {id} still runs; watching it again");
                 self.apply(started(supervisor, child));

@@ -90,6 +90,9 @@ pub struct Exit {
     /// What the attempt took of the host, where its cgroup tells.
     #[serde(default, skip_serializing_if = "HostUse::is_unknown")]
     pub host: HostUse,
+    /// When it ended, where no daemon ran to see it and it is told of no later than its energy is known; `None`: when it is told of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Millis>,
 }
 
 /// At its start the uid of the user who submitted a job has no user, or one of another name.
@@ -112,6 +115,7 @@ impl Exit {
             user_gone: None,
             asked: None,
             host: HostUse::UNKNOWN,
+            ended: None,
         }
     }
 }

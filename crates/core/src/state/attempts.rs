@@ -244,10 +244,12 @@ impl State {
         if !matches!(verdict, Reason::Judging) {
             self.suspect_peers(id, &placement, exit.as_ref());
         }
+        let began_at = started.unwrap_or(placement.at);
+        let ended = exit.as_ref().and_then(|exit| exit.ended).map_or(now, |at| at.max(began_at).min(now));
         let attempt = Attempt {
             placement,
             started,
-            ended: now,
+            ended,
             exit,
             reserved,
             peak,
@@ -322,8 +324,13 @@ impl State {
                 self.shadows.over(uid, id, Millis(had.0 / gpus));
                 self.move_bounds(uid);
             }
+            // Of one that went back into the queue after that attempt it is now.
+            let last = job.past.last().filter(|attempt| job.queued <= attempt.ended);
+            let told_late =
+                last.filter(|attempt| attempt.exit.as_ref().is_some_and(|exit| exit.ended.is_some()));
+            let at = told_late.map_or(self.now, |attempt| attempt.ended);
             let job = Arc::unwrap_or_clone(job);
-            applied.finished.push(Finished { job, state, reason, exit, at: self.now });
+            applied.finished.push(Finished { job, state, reason, exit, at });
         }
     }
 }

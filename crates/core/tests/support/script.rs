@@ -895,6 +895,7 @@ impl Stage {
                 memory_limit: words.take_as("host-limit", memory)?,
                 ..HostUse::default()
             },
+            ended: None,
         };
         let past = self.past(job);
         self.apply(&Input::Exited { job, attempt, exit })?;

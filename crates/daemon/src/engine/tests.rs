@@ -769,7 +769,7 @@ fn what_ended_while_no_daemon_ran_ended_then() {
     let began = machine.engine.state.now();
     let now = began + Millis::secs(3600);
     machine.engine.parts.clock = Clock::start(now, 1);
-    for (job, age) in [(first, 3540), (second, 3570), (fresh, 1)] {
+    for (job, age) in [(first, 3540), (second, 3570), (fresh, 8)] {
         let file = machine.records(job).write_end(&Exit::of(ExitStatus::Code(0)));
         file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age)).unwrap();
     }
@@ -777,10 +777,15 @@ fn what_ended_while_no_daemon_ran_ended_then() {
     let account = machine.engine.state.accounts_at(now)[&0].clone();
     let (_, dir) = machine.stops();
     let reader = Journal::reader(&dir.path().join("carma.db")).unwrap();
-    let ran_s = |job| reader.finished(job).unwrap().unwrap().job.past[0].ended.since(began).0 / 1000;
-    // One of a moment ago ends now, after a look at its GPU.
+    let ran_s = |job| {
+        let over = reader.finished(job).unwrap().unwrap();
+        assert_eq!(over.at, over.job.past[0].ended);
+        over.at.since(began).0 / 1000
+    };
+    // One of a moment ago is told of now, after a look at its GPU: what it drew until then is its own.
     let ran = [first, second, fresh].map(ran_s);
-    assert!((60..65).contains(&ran[0]) && (30..35).contains(&ran[1]) && ran[2] >= 3600, "{ran:?}");
+    let is_right = (60..65).contains(&ran[0]) && (30..35).contains(&ran[1]) && (3592..3597).contains(&ran[2]);
+    assert!(is_right, "{ran:?}");
     let held = account.held.0 / 1000;
     assert!((3690..3700).contains(&held), "{held}");
 }

@@ -10,6 +10,7 @@ use std::io::{self, ErrorKind};
 
 /// What became of an attempt.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "one for each end of an attempt, and moved a few times")]
 pub enum Found {
     /// It is over.
     Exited(Exit),

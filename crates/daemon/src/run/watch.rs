@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What happened to an attempt.
 #[derive(Debug, Clone)]
+#[expect(clippy::large_enum_variant, reason = "one for each end of an attempt, and moved a few times")]
 pub enum Event {
     /// Its command runs.
     Running {
