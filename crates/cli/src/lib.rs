@@ -10,7 +10,7 @@ mod table;
 mod time;
 
 pub use json::print_json;
-pub use table::{Column, JOINED, Table, blocks, sparing, sparing_after_names};
+pub use table::{Column, JOINED, Table, blocks, cut_to, sparing, sparing_after_names};
 pub use time::{short_stamp, span, stamp, time_of_day};
 
 use carma_api::parse;

@@ -2,6 +2,7 @@
 
 use crate::{Screen, clean};
 use comfy_table::{Cell, CellAlignment, Color, ColumnConstraint, ContentArrangement, Row, Width, presets};
+use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
 /// The narrowest that a last column is made; on a narrower screen the terminal wraps.
 const NARROWEST: u16 = 20;
@@ -193,12 +194,7 @@ impl<'a> Table<'a> {
         }
         for row in self.table.row_iter_mut() {
             let cut = |(i, cell): (usize, &Cell)| {
-                let name = cell.content();
-                if i != at || name.chars().count() <= usize::from(room) {
-                    return cell.clone();
-                }
-                let kept: String = name.chars().take(usize::from(room) - 1).collect();
-                Cell::new(format!("{kept}…"))
+                if i == at { Cell::new(cut_to(&cell.content(), room)) } else { cell.clone() }
             };
             let mut shorter = Row::from(row.cell_iter().enumerate().map(cut).collect::<Vec<_>>());
             if let Some(lines) = self.most_lines {
@@ -207,6 +203,24 @@ impl<'a> Table<'a> {
             *row = shorter;
         }
     }
+}
+
+/// The beginning of a text that takes so many columns of a screen at most: letters may take two, or none.
+#[must_use]
+pub fn cut_to(text: &str, columns: u16) -> String {
+    let columns = usize::from(columns);
+    if text.width() <= columns {
+        return text.to_owned();
+    }
+    let mut kept = String::new();
+    let mut room = columns.saturating_sub('…'.width().unwrap_or(1));
+    for letter in text.chars() {
+        let Some(left) = room.checked_sub(letter.width().unwrap_or(0)) else { break };
+        room = left;
+        kept.push(letter);
+    }
+    kept.push('…');
+    kept
 }
 
 /// A table of rows without those of the columns that may be spared (the most needed first) for which the screen has no room;
@@ -321,6 +335,20 @@ mod tests {
         table.row(["7", "RUNNING", "GPU 0 was idle"].map(String::from));
         table.row(["12", "PENDING", "GpuMemory(need 20.0 GiB; best is GPU 1 with 12.3 GiB: 9.1 GiB held by pid 4711 of bob, not ours)"].map(String::from));
         table.render()
+    }
+
+    #[test]
+    fn names_are_cut_by_the_columns_that_they_take() {
+        assert_eq!(cut_to("train", 5), "train");
+        assert_eq!(cut_to("train7", 5), "trai…");
+        // Each takes two columns.
+        assert_eq!(cut_to("漢漢漢漢", 8), "漢漢漢漢");
+        assert_eq!(cut_to("漢漢漢漢漢", 8), "漢漢漢…");
+        let columns = [Column::Right("ID"), Column::Left("NAME"), Column::Left("REASON")];
+        let row = |id: &str, name: &str| [id, name, "GPU 0 was idle"].map(String::from).to_vec();
+        let rows = [row("1", &"漢".repeat(66)), row("2", "train")];
+        let text = sparing_after_names(&columns, &rows, &[], None, &Screen::of_width(Some(60))).0;
+        assert!(text.lines().count() == 3 && text.lines().all(|line| line.width() <= 60), "{text}");
     }
 
     #[test]

@@ -6,7 +6,9 @@ use super::{Context, encoded, unwritten};
 use crate::cli::{HistoryArgs, HistoryExportArgs, HistoryVerb};
 use carma_api::wire::{JobView, JobsReply, LearnedRuns, MemoryReply};
 use carma_cli::failure::{Failure, Outcome};
-use carma_cli::{Column, Screen, clean, print, print_json, short_stamp, span, spared_line, sparing, wrap};
+use carma_cli::{
+    Column, Screen, clean, cut_to, print, print_json, short_stamp, span, spared_line, sparing, wrap,
+};
 use carma_core::units::{MiB, Millis};
 
 /// Lists them.
@@ -66,14 +68,11 @@ fn is_partly_metered(job: &JobView) -> bool {
     job.energy_j.is_some() && job.unmetered_gpu_s.is_some_and(|time| time > 0.0)
 }
 
-/// Letters of a name that a screen shows at most: a column each gives way to longer ones.
-const LONGEST_NAME: usize = 32;
+/// Columns of a name that a screen shows at most: a column of the table each gives way to longer ones.
+const LONGEST_NAME: u16 = 32;
 
 fn name(name: &str, screen: &Screen) -> String {
-    if screen.width.is_none() || name.chars().count() <= LONGEST_NAME {
-        return name.to_owned();
-    }
-    name.chars().take(LONGEST_NAME - 1).chain(['…']).collect()
+    if screen.width.is_none() { name.to_owned() } else { cut_to(name, LONGEST_NAME) }
 }
 
 /// An energy in the unit of its column; what is too little for that is not called nothing.
