@@ -578,6 +578,26 @@ fn collocation_measures_each_so_often_and_again_what_failed() {
     assert_eq!(run().0, again);
 }
 
+/// Three are started and one of them dies, whichever: those that fit are measured in the same call.
+#[test]
+fn collocation_measures_the_copies_that_fit_where_more_do_not() {
+    let task = "--sm 0.2 --work 10d --memory 60G";
+    let bench = Bench::new(&format!(
+        "settle_s = 0.1\n{}family = 'net'\nbatch = 1\ncopies = 3\n",
+        virtual_task("net", task)
+    ));
+    let mut command = collocation();
+    command.args(["--speed", "20", "--window", "0.1"]);
+    command.args(["--counts", "2,3", "--ways", "time-slice", "--repeat", "2", "--tasks"]);
+    let out = command.arg(bench.path("tasks.toml")).arg("-o").arg(bench.path("out")).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let measured = Measured::read(&fs::read_to_string(bench.path("out/measured.json")).unwrap()).unwrap();
+    let of = |copies| counts(&measured, &vec!["net"; copies]);
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert_eq!([of(1), of(2)], [(2, 0), (2, 0)], "{said}");
+    assert!(of(3).0 == of(3).1 && of(3).1 > 0, "{said}");
+}
+
 #[test]
 fn collocation_says_how_much_more_gets_done() {
     let dir = tempfile::tempdir().unwrap();

@@ -209,7 +209,8 @@ impl Session<'_, '_> {
 
     /// Measures a window and notes what came of it.
     fn window(&mut self, window: &Window) -> Result<(), Error> {
-        self.look_after()?;
+        self.look_after(window)?;
+        self.make_room(window)?;
         let began = Instant::now();
         let at_s = (began.duration_since(self.began).as_secs_f64() * 1000.0).round() / 1000.0;
         let lost: Vec<String> = window
@@ -264,8 +265,9 @@ impl Session<'_, '_> {
         self.book.add(measured)
     }
 
-    /// Notices tasks that died while idle (under MPS a fault of one takes all), and starts them again.
-    fn look_after(&mut self) -> Result<(), Error> {
+    /// Notices tasks that died while idle (under MPS a fault of one takes all), and starts them again; further copies once a window wants them:
+    /// they may have died since there is no room for so many.
+    fn look_after(&mut self, window: &Window) -> Result<(), Error> {
         let members: Vec<Member> = self.alive.keys().copied().collect();
         for member in members {
             let news = self.alive.get_mut(&member).and_then(|resident| resident.hear(Duration::ZERO));
@@ -281,6 +283,7 @@ impl Session<'_, '_> {
             .residents
             .iter()
             .filter(|m| !self.alive.contains_key(m))
+            .filter(|m| m.copy == 0 || window.members.contains(m))
             .filter(again)
             .copied()
             .collect();
@@ -290,6 +293,29 @@ impl Session<'_, '_> {
             self.start(&missing)?;
         }
         Ok(())
+    }
+
+    /// Ends copies that a window does not want where others that it wants are not there: of several that have no room together any may
+    /// have died, and the others keep its memory.
+    fn make_room(&mut self, window: &Window) -> Result<(), Error> {
+        let missing: Vec<Member> =
+            window.members.iter().filter(|member| !self.alive.contains_key(member)).copied().collect();
+        let is_in_the_way = |other: &&Member| {
+            missing.iter().any(|member| member.task == other.task) && !window.members.contains(other)
+        };
+        let others: Vec<Member> = self.alive.keys().filter(is_in_the_way).copied().collect();
+        if others.is_empty() || self.stage.over(Duration::from_secs_f64(self.startup) + self.needs(1)) {
+            return Ok(());
+        }
+        for member in &others {
+            self.say(&format!(
+                "{} makes room: not all copies that were started are there",
+                self.name(*member)
+            ));
+            self.lost.insert(*member, "it made room for other copies".into());
+        }
+        end_all(others.iter().filter_map(|member| self.alive.remove(member)).collect());
+        self.start(&missing)
     }
 
     fn name(&self, member: Member) -> String {
