@@ -414,6 +414,24 @@ fn fill(disk: &Mounted) -> PathBuf {
 }
 
 #[test]
+fn a_command_that_fails_on_a_full_disk_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(disk) = small_disk(dir.path()) else { return };
+    let mut setup = Setup::new(ONE);
+    setup.state = Some(disk.0.join("state"));
+    let daemon = setup.start();
+    let go = dir.path().join("go");
+    let prints = daemon.shell(&format!("until [ -e {} ]; do sleep .1; done; echo done", go.display()));
+    daemon.in_state(prints, "RUNNING");
+    let full = fill(&disk);
+    fs::write(&go, "").unwrap();
+    let end = daemon.end_of(prints).job;
+    assert_eq!(end.state, "FAILED");
+    assert!(end.reason.text.contains("log: its disk is full"), "{}", end.reason.text);
+    fs::remove_file(full).unwrap();
+}
+
+#[test]
 fn a_daemon_starts_on_a_full_disk_by_the_reserve() {
     let dir = tempfile::tempdir().unwrap();
     let Some(disk) = small_disk(dir.path()) else { return };

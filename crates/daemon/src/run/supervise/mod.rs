@@ -46,6 +46,8 @@ const ASKS: Signal = Signal::SIGHUP;
 const AT_ONCE: Duration = Duration::from_millis(50);
 /// How long a command may run that failed at once: what it printed last is why.
 const AT_FIRST: Duration = Duration::from_secs(10);
+/// A disk with fewer bytes left is full.
+const NO_ROOM: u64 = 64 << 10;
 /// How long what the command left behind may take to end.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(2);
 
@@ -114,7 +116,9 @@ fn supervise(mut order: Order) -> io::Result<()> {
     let ran = began.elapsed();
     let Said { evidence, last_line } = listener.finish(status != ExitStatus::Code(0));
     // Later it is anything: a step of the training, or what a library says at the end.
-    let last_line = last_line.filter(|_| evidence.is_none() && ran < AT_FIRST);
+    let last_line = last_line.filter(|_| ran < AT_FIRST);
+    let full = if status == ExitStatus::Code(0) { None } else { without_room(&order.log) };
+    let last_line = full.map(str::to_owned).or(last_line).filter(|_| evidence.is_none());
     let host = attempt.group.as_ref().map(Group::usage).unwrap_or_default();
     let last_line = last_line.map(Into::into);
     let written =
@@ -123,6 +127,16 @@ fn supervise(mut order: Order) -> io::Result<()> {
         checkpoint::tidy_up(&order);
     }
     written
+}
+
+/// Of a log that carma keeps, that its disk is full: a command that printed something may have failed of that. A file system may keep the
+/// last blocks for itself.
+fn without_room(log: &Log) -> Option<&'static str> {
+    let Log::Kept { path, .. } = log else { return None };
+    let disk = rustix::fs::statvfs(path).ok()?;
+    let left = disk.f_bavail.saturating_mul(disk.f_frsize);
+    (left < NO_ROOM)
+        .then_some("its disk is full (that of carma's state), so that the command could not print")
 }
 
 /// The attempt that this process has claimed.
