@@ -512,11 +512,12 @@ pub fn assume_either(
 }
 
 /// What is assumed of the commands of jobs that came to a GPU or left it, of which nothing is known, by how much slower or faster the rest
-/// went since. `jobs`: all before and after the change, with the part of each in it; `sharing`: how they shared both times.
+/// went since. `jobs`: all before and after the change, with the part of each in it, under MPS: the speeds of jobs that take turns say more of how often
+/// these wait (docs/research/interference.md, "never-alone").
 #[must_use]
 pub fn assume_by_change(
     model: &SlowdownModel,
-    (gpu, sharing): (&str, SharingMode),
+    gpu: &str,
     jobs: &[(Class, Part)],
     alone: &impl Alone,
 ) -> BTreeMap<u64, Profile> {
@@ -534,7 +535,7 @@ pub fn assume_by_change(
         return BTreeMap::new();
     }
     let before = assumed(&classes, gpu, alone);
-    let all = Group { gpu: &GpuType::named(gpu), sharing: mode(sharing), members: &members(&before) };
+    let all = Group { gpu: &GpuType::named(gpu), sharing: Mode::Mps, members: &members(&before) };
     let after = weighed(model, &all, &parts, &meant).unwrap_or_default();
     let all = classes.iter().zip(&before).zip(after).zip(meant).filter(|(_, meant)| *meant);
     all.map(|(((class, (before, _)), metrics), _)| (class.command, Profile { metrics, ..before.clone() }))

@@ -117,12 +117,10 @@ impl Assumptions {
             let group = self.groups.entry(id).or_insert_with(|| Group::new(now));
             let changes = group.changes(now, present, state.sharing_among(&jobs));
             if let Some((before, after)) = changes {
-                let sharing = if after.members.len() > 1 { after.sharing } else { before.sharing };
                 let parts = parts(&before, &after, speed);
                 let classes: Vec<_> = parts.iter().map(|(member, part)| (member.class, *part)).collect();
                 let alone = KnownAlone { profiles, assumed: self };
-                for (command, profile) in outlook::assume_by_change(model, (name, sharing), &classes, &alone)
-                {
+                for (command, profile) in outlook::assume_by_change(model, name, &classes, &alone) {
                     let of = parts.iter().find(|(member, _)| member.class.command == command);
                     if self.keep(key(command), of.map(|(member, _)| member.uid), profile, now) {
                         news.insert(command);
@@ -180,11 +178,11 @@ fn is_among(member: &Member, all: &[Member]) -> bool {
     all.iter().any(|one| (one.job, one.attempt) == (member.job, member.attempt))
 }
 
-/// All jobs before and after a change, and the part of each in it. Empty: they shared otherwise.
+/// All jobs before and after a change, and the part of each in it. Empty: not all shared by MPS.
 fn parts(before: &Stretch, after: &Stretch, speed: Speed<'_>) -> Vec<(Member, Part)> {
-    // One that has the GPU for itself takes no turns.
-    let shares = |stretch: &Stretch| (stretch.members.len() > 1).then_some(stretch.sharing);
-    if shares(before).zip(shares(after)).is_some_and(|(before, after)| before != after) {
+    // One that has the GPU for itself shares with no other.
+    let takes_turns = |stretch: &Stretch| stretch.members.len() > 1 && stretch.sharing != SharingMode::Mps;
+    if takes_turns(before) || takes_turns(after) {
         return Vec::new();
     }
     let ratio = |member: &Member| {

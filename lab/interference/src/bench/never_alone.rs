@@ -7,7 +7,7 @@ use super::stats::{Clustered, Dice};
 use super::tests_new::of;
 use super::{Data, Line, errors_lines, text};
 use crate::kace::Error;
-use carma_interference::assumed::{refined, typical};
+use carma_interference::assumed::{Part, SpeedRatio, refined, typical, weighed};
 use carma_interference::group::Mode;
 use carma_interference::measured::{Combination, Measured};
 use carma_interference::online::SlowdownModel;
@@ -28,6 +28,8 @@ const ORDERS: u64 = 8;
 const ROUNDS: usize = 4;
 /// Companies that are seen first.
 const SEEN: [usize; 3] = [0, 20, 60];
+/// Variance of the logarithm of a ratio of speeds, from counting: some tens of steps each.
+const COUNTED: f64 = 0.001;
 /// The share of its speed alone that `adaptive` keeps for each.
 const FLOOR: f64 = 0.5;
 
@@ -68,6 +70,7 @@ fn activities(measured: &Measured, sharing: Mode) -> Activities {
 fn score(set: &Set, activities: &Activities, label: &str) -> Vec<Line> {
     let model = SlowdownModel::shipped();
     let mut scores = SEEN.map(|_| Scores::default());
+    let mut by_changes = SEEN.map(|_| Scores::default());
     let mut profiled = Scores::default();
     for seed in 0..ORDERS {
         let mut rows = set.rows.clone();
@@ -76,18 +79,26 @@ fn score(set: &Set, activities: &Activities, label: &str) -> Vec<Line> {
         let known = Set { rows: rest, ..set.clone() };
         profiled.add(&known, set, &model);
         let unknown = |task: &Profile| Profile { name: task.name.clone(), ..typical() };
-        let mut told = Set { tasks: set.tasks.iter().map(unknown).collect(), ..known };
-        let mut first = rows.into_iter();
-        let mut learned = 0;
-        for (seen, scores) in SEEN.into_iter().zip(&mut scores) {
-            first.by_ref().take(seen - learned).for_each(|row| learn(&mut told, &model, &row, activities));
-            learned = seen;
-            scores.add(&told, set, &model);
+        let told = Set { tasks: set.tasks.iter().map(unknown).collect(), ..known };
+        for (by_changes, scores) in [(false, &mut scores), (true, &mut by_changes)] {
+            let (mut told, mut learned) = (told.clone(), 0);
+            for (seen, scores) in SEEN.into_iter().zip(scores) {
+                for at in learned..seen.min(rows.len()) {
+                    learn(&mut told, &model, &rows[at], activities);
+                    if let Some(before) = by_changes.then(|| nearest(&rows[..at], &rows[at])).flatten() {
+                        learn_by_change(&mut told, &model, before, &rows[at]);
+                    }
+                }
+                learned = seen;
+                scores.add(&told, set, &model);
+            }
         }
     }
     let seen = SEEN.iter().map(|seen| format!("{seen} companies seen"));
     let lines = seen.zip(&scores).flat_map(|(who, scores)| scores.lines(label, &who));
-    lines.chain(profiled.lines(label, "profiles alone").into_iter().take(2)).collect()
+    let changes = SEEN.iter().map(|seen| format!("{seen} companies seen, and changes"));
+    let changes = changes.zip(&by_changes).skip(1).flat_map(|(who, scores)| scores.lines(label, &who));
+    lines.chain(changes).chain(profiled.lines(label, "profiles alone").into_iter().take(2)).collect()
 }
 
 /// Some looks at a company.
@@ -101,6 +112,46 @@ fn learn(told: &mut Set, model: &SlowdownModel, row: &Together, activities: &Act
         for (task, metrics) in row.tasks.iter().zip(refined.unwrap_or_default()) {
             told.tasks[*task].metrics = metrics;
         }
+    }
+}
+
+/// Tasks that one company has and another has not.
+fn without<'a>(row: &'a Together, other: &'a Together) -> impl Iterator<Item = usize> + 'a {
+    row.tasks.iter().copied().filter(|task| !other.tasks.contains(task))
+}
+
+/// Of the companies that were seen before, the one that became this one by the fewest tasks that came or left, one or two; some stay.
+fn nearest<'a>(before: &'a [Together], row: &Together) -> Option<&'a Together> {
+    let changes = |other: &Together| without(row, other).count() + without(other, row).count();
+    let stays = |other: &Together| row.tasks.iter().any(|task| other.tasks.contains(task));
+    let near = before.iter().filter(|other| (1..=2).contains(&changes(other)) && stays(other));
+    near.min_by_key(|other| changes(other))
+}
+
+/// What one company became another by: what that cost or brought those that stayed.
+fn learn_by_change(told: &mut Set, model: &SlowdownModel, before: &Together, after: &Together) {
+    let progress = |row: &Together, task: usize| {
+        row.tasks.iter().zip(&row.progress).find(|(other, _)| **other == task).map(|(_, progress)| *progress)
+    };
+    let stayed = |task: usize| match progress(before, task).zip(progress(after, task)) {
+        Some((was, is)) if was > 0.0 && is > 0.0 => {
+            Part::Stayed(Some(SpeedRatio { ratio: is / was, variance: COUNTED }))
+        }
+        _ => Part::Stayed(None),
+    };
+    let mut parts: Vec<(usize, Part)> = before.tasks.iter().map(|task| (*task, stayed(*task))).collect();
+    for (task, part) in &mut parts {
+        if !after.tasks.contains(task) {
+            *part = Part::Left;
+        }
+    }
+    parts.extend(without(after, before).map(|task| (task, Part::Came)));
+    let all = Together { tasks: parts.iter().map(|(task, _)| *task).collect(), ..after.clone() };
+    let parts: Vec<Part> = parts.into_iter().map(|(_, part)| part).collect();
+    let meant = vec![true; parts.len()];
+    let weighed = weighed(model, &told.group(&all, &told.members(&all)), &parts, &meant);
+    for (task, metrics) in all.tasks.iter().zip(weighed.unwrap_or_default()) {
+        told.tasks[*task].metrics = metrics;
     }
 }
 
