@@ -558,8 +558,8 @@ impl Engine {
     }
 
     fn tell_one(&mut self, id: JobId, news: News, running: &[Running]) {
-        let Some(spec) = self.state.job(id).filter(|job| waits(job)).map(|job| &job.spec) else { return };
-        let (before, run_before) = (spec.forecasts, spec.run_time);
+        let Some(job) = self.state.job(id).filter(|job| waits(job)) else { return };
+        let (before, run_before) = (job.spec.forecasts, job.spec.run_time);
         let Some(gist) = self.parts.memory.gist(id) else { return };
         if news != News::OfOthers {
             let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
@@ -578,7 +578,9 @@ impl Engine {
         // That the daemon starts anew says nothing of how long jobs take: those that run have run on, and what that moves would be
         // bounds on starts, those that have passed among them.
         let is_told = news != News::OfStart || run_before.is_none();
-        if let Some(run_time) = self.parts.durations.expect(&gist, running).filter(|_| is_told)
+        let run_time = self.parts.durations.expect(&gist, running).filter(|_| is_told);
+        let job = self.state.job(id);
+        if let Some(run_time) = job.zip(run_time).map(|(job, told)| job.takes_beyond_its_attempts(told))
             && news::is_news(run_before.as_ref(), &run_time)
         {
             self.apply(Input::RunTime { job: id, run_time });

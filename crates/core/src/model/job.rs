@@ -7,7 +7,7 @@ use crate::explain::Reason;
 use crate::policy::Line;
 use crate::progress::{Class, Counted, Kept, Measured};
 use crate::recovery::{Blame, Floor};
-use crate::spec::{JobId, NewJob};
+use crate::spec::{JobId, NewJob, RunTime};
 use crate::units::{Fraction, MiB, Millis};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -248,6 +248,18 @@ impl Job {
     #[must_use]
     pub fn restarts(&self) -> usize {
         self.past.iter().filter(|attempt| attempt.began()).count()
+    }
+
+    /// What runs such as its own say of how long it takes, where an attempt that was cut off ran for longer. One that saves its work goes on
+    /// where that had come to.
+    #[must_use]
+    pub fn takes_beyond_its_attempts(&self, run_time: RunTime) -> RunTime {
+        if self.spec.request.save_grace.is_some() {
+            return run_time;
+        }
+        let gpus = u64::from(self.spec.request.gpus.max(1));
+        let ran = self.past.iter().map(|attempt| attempt.had.progress().0 / gpus / 1000).max();
+        run_time.beyond(ran.unwrap_or_default())
     }
 
     /// Launches in a row, up to now, of which nothing came.

@@ -52,6 +52,18 @@ impl RunTime {
         self.is_guess() && matches!(self.basis, RunsOf::User | RunsOf::All)
     }
 
+    /// The same of a job that has run for so many seconds without coming to its end: not less, and where that is longer than half of such runs, as
+    /// long again.
+    #[must_use]
+    pub fn beyond(self, ran_s: u64) -> Self {
+        if self.exact || ran_s <= self.low_s {
+            return self;
+        }
+        let median_s = if self.median_s < ran_s { 2 * ran_s } else { self.median_s };
+        let high_s = if self.high_s < ran_s { 4 * ran_s } else { self.high_s.max(median_s) };
+        Self { low_s: ran_s, median_s, high_s, ..self }
+    }
+
     /// The mean of such runs, from three quantiles: the median and those of 5 and 95 %, where the bounds are read from few runs to hold
     /// for 10 and 90 % (Pearson and Tukey, Biometrika 52, 1965). Most runs are shorter: a few take very long.
     #[must_use]
@@ -101,6 +113,28 @@ impl fmt::Display for RunTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_that_was_cut_off_says_that_the_job_takes_longer() {
+        let run = RunTime {
+            low_s: 60,
+            median_s: 240,
+            high_s: 1000,
+            basis: RunsOf::Command,
+            runs: 3,
+            commands: 1,
+            counted: false,
+            scaled: false,
+            exact: false,
+        };
+        let told = |run: RunTime| (run.low_s, run.median_s, run.high_s);
+        assert_eq!(told(run.beyond(30)), (60, 240, 1000));
+        assert_eq!(told(run.beyond(100)), (100, 240, 1000));
+        assert_eq!(told(run.beyond(490)), (490, 980, 1000));
+        assert_eq!(told(run.beyond(900)), (900, 1800, 1800));
+        assert_eq!(told(run.beyond(2000)), (2000, 4000, 8000));
+        assert_eq!(told(RunTime { exact: true, ..run }.beyond(2000)), (60, 240, 1000));
+    }
 
     #[test]
     fn runs_of_few_other_commands_are_a_guess() {

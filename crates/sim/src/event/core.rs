@@ -129,7 +129,8 @@ impl<'a> CoreScheduler<'a> {
         running: impl Fn() -> &'r [Running],
     ) -> Option<RunTime> {
         let forecast = self.run_times.forecast(class, running)?;
-        Some(self.known.learned(self.command(job), forecast))
+        let told = self.known.learned(self.command(job), forecast);
+        Some(self.state.job(id(job)).map_or(told, |job| job.takes_beyond_its_attempts(told)))
     }
 
     /// The jobs that run, as far as forecasts of run time learn from them.
@@ -355,7 +356,13 @@ impl<'a> CoreScheduler<'a> {
             _ => End::Evicted,
         };
         let exit = Exit::of(ExitStatus::Signal(TERMINATED));
+        let ran = self.state.job(job).map(|job| self.state.done(job));
         self.apply(now, &Input::Exited { job, attempt, exit });
+        if let Some(ran) = ran {
+            let run = Run { seconds: ran.0.div_ceil(1000), cut: true };
+            self.run_times.learn(&self.class(index(job)), run);
+            self.tell_run_times(now, index(job));
+        }
         self.wake = Some(now + Millis(1));
         Decision::Evict { job: index(job), how }
     }

@@ -11,6 +11,7 @@ use super::knowledge::{Errors, Known};
 use super::world::{GpuIndex, JobIndex, Stage, World};
 use crate::trace::{CatalogueTask, Workload};
 use carma_core::model::{GpuId, Job};
+use carma_core::policy::Progress;
 use carma_core::slowdown::{Class, MOST_QUESTIONS, Outlook, Pace, questions};
 use carma_core::units::{Fraction, Millis};
 use carma_core::{Input, State};
@@ -37,7 +38,7 @@ pub(crate) struct Outlooks {
     /// GPUs whose company is new: what its members do to each other is not learned yet.
     new: BTreeSet<GpuIndex>,
     /// Of each job: beside the company of when its progress was measured, and how often. A limit asks for twice.
-    measured: Vec<(Millis, u64)>,
+    measured: Vec<(Millis, u32)>,
     /// When the next measurement is due; `None`: which job computes where has changed since that was found.
     next: Option<Option<Millis>>,
 }
@@ -188,6 +189,8 @@ impl Outlooks {
         {
             return (due, next);
         }
+        let window = state.options().slowdown_window;
+        let least = state.options().policy.progress.map(Progress::least_measured);
         for job in state.active_jobs() {
             let Some(placement) = job.placement().filter(|_| job.suspension().is_none()) else { continue };
             let company = || placement.gpus.iter().filter_map(|gpu| self.company.get(gpu.0 as usize));
@@ -196,27 +199,25 @@ impl Outlooks {
             let alone = company().all(|(there, _)| there.len() < 2);
             let Some(measured) = self.measured.get_mut(index(job.spec.id) as usize) else { continue };
             let times = if measured.0 == since { measured.1 } else { 0 };
-            if alone || times == 2 {
-                continue;
-            }
-            let window = state.options().slowdown_window;
-            let at = since + Millis(window.0 * (times + 1));
-            if now < at {
-                next = Some(next.map_or(at, |next: Millis| next.min(at)));
-                continue;
-            }
             let rate = progress(job, world);
-            *measured = (since, times + 1);
-            // Measured twice, it is done; else the second window begins.
-            if times == 0 {
-                let second = now + window;
-                next = Some(next.map_or(second, |next: Millis| next.min(second)));
+            // The daemon measures all the time. What is as it is to be is not otherwise later, while the same jobs are there; what is spared for
+            // being brief may turn out not to be.
+            if alone || times >= 2 && !least.is_some_and(|least| rate < least.to_f64()) {
+                continue;
             }
+            let ends = |times: u32| since + Millis((window.0 as f64 * windows(times)) as u64);
+            let at = ends(times);
+            if now < at {
+                next = earlier(next, at);
+                continue;
+            }
+            *measured = (since, times + 1);
+            next = earlier(next, ends(times + 1));
             due.push(Input::Measured {
                 job: job.spec.id,
                 attempt: placement.attempt,
                 progress: Fraction::from_f64(rate).unwrap_or(Fraction::ONE),
-                over: Millis(now.since(since).0 / (times + 1)),
+                over: now.since(if times == 0 { since } else { ends(times - 1) }),
                 at_most: false,
                 loading: false,
             });
@@ -224,6 +225,16 @@ impl Outlooks {
         self.next = Some(next);
         (due, next)
     }
+}
+
+/// After so many windows, from when a company is together, the measurement of this number ends: after each, and later after a quarter more than
+/// the one before, so that a slow job of days costs few events.
+fn windows(times: u32) -> f64 {
+    f64::from(times + 1).max(1.25_f64.powf(f64::from(times)))
+}
+
+fn earlier(next: Option<Millis>, at: Millis) -> Option<Millis> {
+    Some(next.map_or(at, |next| next.min(at)))
 }
 
 /// A job's speed over its speed alone: with the threads that it asked for, as the daemon measures it. With fewer than that it is slower
