@@ -167,7 +167,7 @@ impl fmt::Display for Objection {
             }
             Self::TooSlow { job, measured, least } => {
                 let kept = Below(*measured, *least);
-                write!(f, "job {job} keeps {kept} of its speed, measured, and nobody joins below {least}")
+                write!(f, "job {job} keeps {kept} of its speed, measured, and no job joins below {least}")
             }
             Self::Unmeasured { job } => {
                 write!(

@@ -285,7 +285,7 @@ mod tests {
     use super::*;
     use carma_api::wire::SubmitRequest;
 
-    /// Its supervisor finds the fence: nobody hears of its end a second time, and what was opened for it must not stay.
+    /// Its supervisor finds the fence: its end is not reported a second time, and what was opened for it must not stay.
     #[test]
     fn a_job_that_is_cancelled_before_it_is_spawned_is_not_listened_to() {
         let dir = tempfile::tempdir().unwrap();

@@ -199,10 +199,10 @@ impl Outlooks {
             let alone = company().all(|(there, _)| there.len() < 2);
             let Some(measured) = self.measured.get_mut(index(job.spec.id) as usize) else { continue };
             let times = if measured.0 == since { measured.1 } else { 0 };
-            let rate = progress(job, world);
+            let rate = || progress(job, world);
             // The daemon measures all the time. What is as it is to be is not otherwise later, while the same jobs are there; what is spared for
             // being brief may turn out not to be.
-            if alone || times >= 2 && !least.is_some_and(|least| rate < least.to_f64()) {
+            if alone || times >= 2 && !least.is_some_and(|least| rate() < least.to_f64()) {
                 continue;
             }
             let ends = |times: u32| since + Millis((window.0 as f64 * windows(times)) as u64);
@@ -216,7 +216,7 @@ impl Outlooks {
             due.push(Input::Measured {
                 job: job.spec.id,
                 attempt: placement.attempt,
-                progress: Fraction::from_f64(rate).unwrap_or(Fraction::ONE),
+                progress: Fraction::from_f64(rate()).unwrap_or(Fraction::ONE),
                 over: now.since(if times == 0 { since } else { ends(times - 1) }),
                 at_most: false,
                 loading: false,

@@ -130,21 +130,14 @@ fn nearest<'a>(before: &'a [Together], row: &Together) -> Option<&'a Together> {
 
 /// What one company became another by: what that cost or brought those that stayed.
 fn learn_by_change(told: &mut Set, model: &SlowdownModel, before: &Together, after: &Together) {
-    let progress = |row: &Together, task: usize| {
-        row.tasks.iter().zip(&row.progress).find(|(other, _)| **other == task).map(|(_, progress)| *progress)
+    let ratio = |was: f64, is: f64| {
+        (was > 0.0 && is > 0.0).then(|| SpeedRatio { ratio: is / was, variance: COUNTED })
     };
-    let stayed = |task: usize| match progress(before, task).zip(progress(after, task)) {
-        Some((was, is)) if was > 0.0 && is > 0.0 => {
-            Part::Stayed(Some(SpeedRatio { ratio: is / was, variance: COUNTED }))
-        }
-        _ => Part::Stayed(None),
+    let part = |(task, was): (&usize, &f64)| {
+        let is = after.tasks.iter().zip(&after.progress).find(|(other, _)| *other == task);
+        (*task, is.map_or(Part::Left, |(_, is)| Part::Stayed(ratio(*was, *is))))
     };
-    let mut parts: Vec<(usize, Part)> = before.tasks.iter().map(|task| (*task, stayed(*task))).collect();
-    for (task, part) in &mut parts {
-        if !after.tasks.contains(task) {
-            *part = Part::Left;
-        }
-    }
+    let mut parts: Vec<(usize, Part)> = before.tasks.iter().zip(&before.progress).map(part).collect();
     parts.extend(without(after, before).map(|task| (task, Part::Came)));
     let all = Together { tasks: parts.iter().map(|(task, _)| *task).collect(), ..after.clone() };
     let parts: Vec<Part> = parts.into_iter().map(|(_, part)| part).collect();
