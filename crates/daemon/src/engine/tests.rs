@@ -1,18 +1,29 @@
+use super::looks::METER;
+use super::outage::COMPLAIN_AGAIN;
 use super::*;
+use crate::config::limits::UserLimits;
 use crate::config::{MemoryConfig, Sync};
-use crate::journal::{Keep, Settings};
+use crate::gist::Gist;
+use crate::journal::{Keep, Settings, StoredJob};
+use crate::messages::{Order, Peer};
 use crate::run::identity::Life;
 use crate::run::launch::{Context, Launcher};
 use crate::run::pace::Paces;
 use crate::run::record::Claim;
 use crate::run::suspend::{Driver, Suspender};
+use crate::run::watch::Event;
+use crate::sampler::Look;
+use crate::submission::Submission;
+use carma_api::wire::SubmitRequest;
 use carma_core::explain::Reason;
+use carma_core::input::Observation;
 use carma_core::model::{
-    EndCause, ExitStatus, Forecasts, NewJob, Placement, ProcessRef, Profile, Request, RunsOf, SharingMode,
-    User,
+    EndCause, EndLevel, Exit, ExitStatus, Forecasts, NewJob, Placement, ProcessRef, Profile, Request, RunsOf,
+    SharingMode, SuspendStep, User,
 };
 use carma_core::policy::{Options, presets};
 use carma_core::reading::{GpuInfo, GpuKind, GpuReading, Health};
+use carma_core::units::{Fraction, MiB};
 use carma_core::windows::{Summary, WindowSummary};
 use carma_gpu::mps::{Mps, MpsOptions};
 use carma_gpu::{Grant, Sharing, SharingError, SharingRequest};
