@@ -639,7 +639,7 @@ impl Slowdowns {
             rate: counted.clone(),
             metrics: alone.samples.metrics(),
             latency_p99_ms: self.paces.p99(id, from, now).filter(P99::is_enough).map(|p99| p99.ms),
-            watched_s: Some(now.since(since).0 as f64 / 1000.0),
+            watched_s: Some(now.since(since).as_secs_f64()),
             ..Profile::default()
         };
         profile.metrics.memory_mib =
@@ -742,14 +742,14 @@ impl Slowdowns {
             let silence = self.paces.silence(id, watch.own.as_ref(), now).map(|silence| silence.min(over));
             let gaps = if counted > 0.0 { SILENCE } else { STANDSTILL };
             let is_longer = |(gap_s, silence): (f64, Millis)| {
-                silence.0 as f64 / 1000.0 >= longest_silence(gaps * gap_s, pauses)
+                silence.as_secs_f64() >= longest_silence(gaps * gap_s, pauses)
             };
             watch.gap_s.zip(silence).is_some_and(is_longer) && self.paces.is_heard(id, from)
         };
         let progress = match (&together, alone) {
             (Some(now), Some(alone)) => Some(now.per_s / alone.per_s),
             (None, Some(alone)) if !does_other && is_silent() => {
-                Some(counted / (over.0 as f64 / 1000.0) / alone.per_s)
+                Some(counted / over.as_secs_f64() / alone.per_s)
             }
             _ => None,
         };
@@ -1248,7 +1248,7 @@ fn between_pauses(
     window: Millis,
     rate: Measured,
 ) -> Measured {
-    let ((gap_s, longest_s), window_s) = (rate.gaps_s, window.0 as f64 / 1000.0);
+    let ((gap_s, longest_s), window_s) = (rate.gaps_s, window.as_secs_f64());
     if longest_s <= (SILENCE * gap_s).max(window_s / 3.0) {
         return rate;
     }

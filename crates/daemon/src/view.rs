@@ -234,7 +234,7 @@ fn had(job: &Job, live: Option<Had>) -> Had {
 
 /// Of what a job had, the time that no counter tells of.
 fn unmetered(had: Had) -> Option<f64> {
-    (had.unmetered > Millis::ZERO).then(|| seconds(had.unmetered))
+    (had.unmetered > Millis::ZERO).then(|| had.unmetered.as_secs_f64())
 }
 
 fn with_energy(row: JobView, job: &Job, live: Option<Had>) -> JobView {
@@ -468,9 +468,9 @@ fn placement_view(asker: Asker<'_>, state: &State, owner: &User, placement: &Pla
 fn with_had(asker: Asker<'_>, owner: &User, had: Had, view: AttemptView) -> AttemptView {
     let held = had.held > Millis::ZERO;
     let view = AttemptView {
-        held_gpu_s: held.then(|| seconds(had.held)),
-        progress_gpu_s: held.then(|| seconds(had.progress())),
-        unmeasured_gpu_s: (had.unmeasured > Millis::ZERO).then(|| seconds(had.unmeasured)),
+        held_gpu_s: held.then(|| had.held.as_secs_f64()),
+        progress_gpu_s: held.then(|| had.progress().as_secs_f64()),
+        unmeasured_gpu_s: (had.unmeasured > Millis::ZERO).then(|| had.unmeasured.as_secs_f64()),
         ..view
     };
     if !asker.may_read(owner) {
@@ -676,10 +676,6 @@ fn checkpoint(job: &Job, stored: &StoredJob, journal: &str) -> Option<Checkpoint
     })
 }
 
-fn seconds(time: Millis) -> f64 {
-    time.0 as f64 / 1000.0
-}
-
 /// What users have had: a row for each whom the asker may see, and the others together.
 #[must_use]
 pub fn usage(asker: Asker<'_>, state: &State, now: Millis, looks: &[Look]) -> UsageReply {
@@ -738,16 +734,16 @@ fn usage_view(state: &State, now: Millis, uid: u32, account: &Account) -> UsageV
         uid,
         running: has.running,
         waiting: has.waiting,
-        held_gpu_s: seconds(account.held),
-        charged_gpu_s: seconds(account.charged),
-        progress_gpu_s: seconds(account.progress()),
+        held_gpu_s: account.held.as_secs_f64(),
+        charged_gpu_s: account.charged.as_secs_f64(),
+        progress_gpu_s: account.progress().as_secs_f64(),
         energy_j: metered.then(|| joules(account.energy_mj)),
-        unmetered_gpu_s: seconds(account.unmetered),
+        unmetered_gpu_s: account.unmetered.as_secs_f64(),
         energy_alone_j: (account.alone_of_mj > 0).then(|| joules(account.alone_mj)),
         energy_alone_of_j: (account.alone_of_mj > 0).then(|| joules(account.alone_of_mj)),
         share: options.allowances.share_of(uid),
-        lately_gpu_s: seconds(account.decayed_at(now, options)),
-        period_gpu_s: seconds(period),
+        lately_gpu_s: account.decayed_at(now, options).as_secs_f64(),
+        period_gpu_s: period.as_secs_f64(),
         period_energy_j: joules(period_mj),
         quota_gpu_s: may.gpu_hours.map(|hours| f64::from(hours) * 3600.0),
         quota_energy_j: may.energy_j.map(|most| most as f64),

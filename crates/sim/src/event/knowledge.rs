@@ -194,7 +194,7 @@ impl Known {
             return None;
         }
         let errors = &self.knowledge.errors;
-        let seconds = errors.run_time(command, job.duration.0 as f64 / 1000.0);
+        let seconds = errors.run_time(command, job.duration.as_secs_f64());
         let s = seconds.round().max(1.0) as u64;
         Some(RunTime {
             low_s: s,

@@ -34,7 +34,7 @@ pub(super) fn recorded(of: &Recorded) -> RunResult {
         jobs,
         stretches,
         ooms: Vec::new(),
-        step_s: of.step.0 as f64 / 1000.0,
+        step_s: of.step.as_secs_f64(),
         series: series(of),
     }
 }
@@ -199,10 +199,6 @@ fn busy_span(jobs: &[JobOutcome], stretches: &[Stretch], span: Span) -> Span {
     })
 }
 
-fn seconds(time: Millis) -> f64 {
-    time.0 as f64 / 1000.0
-}
-
 /// The figures of the jobs.
 fn of_jobs(jobs: &[JobOutcome], stretches: &[Stretch]) -> Summary {
     let count = |how: End| stretches.iter().filter(|stretch| stretch.how == how).count() as u64;
@@ -216,7 +212,7 @@ fn of_jobs(jobs: &[JobOutcome], stretches: &[Stretch]) -> Summary {
         ..Summary::default()
     };
     let lost = stretches.iter().filter(|stretch| stretch.how == End::OutOfMemory);
-    summary.oom_lost_gpu_s = lost.map(|s| seconds(s.end.since(s.start)) * s.gpus.len() as f64).sum();
+    summary.oom_lost_gpu_s = lost.map(|s| s.end.since(s.start).as_secs_f64() * s.gpus.len() as f64).sum();
     let mut attempts: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     for stretch in stretches {
         *attempts.entry((stretch.job, stretch.attempt)).or_default() += length(stretch);
@@ -227,22 +223,24 @@ fn of_jobs(jobs: &[JobOutcome], stretches: &[Stretch]) -> Summary {
         let of_user = users.entry(&job.user).or_default();
         let (Some(end), Some(start)) = (job.end, job.last_start) else { continue };
         let last = attempts.range((at, 0)..=(at, u32::MAX)).next_back();
-        let ran = last.map_or(0.0, |(_, ran)| seconds(Millis(*ran)));
-        wait.push(seconds(start.since(job.arrival)));
-        exec.push(seconds(job.exec));
-        jct.push(seconds(end.since(job.arrival)));
-        of_user[0] = (of_user[0].0 + seconds(start.since(job.arrival)), of_user[0].1 + 1);
+        let ran = last.map_or(0.0, |(_, ran)| Millis(*ran).as_secs_f64());
+        wait.push(start.since(job.arrival).as_secs_f64());
+        exec.push(job.exec.as_secs_f64());
+        jct.push(end.since(job.arrival).as_secs_f64());
+        of_user[0] = (of_user[0].0 + start.since(job.arrival).as_secs_f64(), of_user[0].1 + 1);
         if job.solo > Millis::ZERO {
-            slowdown.push(ran / seconds(job.solo));
-            of_user[1] =
-                (of_user[1].0 + seconds(end.since(job.arrival)) / seconds(job.solo), of_user[1].1 + 1);
+            slowdown.push(ran / job.solo.as_secs_f64());
+            of_user[1] = (
+                of_user[1].0 + end.since(job.arrival).as_secs_f64() / job.solo.as_secs_f64(),
+                of_user[1].1 + 1,
+            );
         }
     }
     summary.completed = wait.len() as u64;
     summary.not_completed = summary.jobs - summary.completed;
     let first = jobs.iter().map(|job| job.arrival).min();
     let last = stretches.iter().map(|stretch| stretch.end).max();
-    summary.makespan_s = first.zip(last).map_or(f64::NAN, |(first, last)| seconds(last.since(first)));
+    summary.makespan_s = first.zip(last).map_or(f64::NAN, |(first, last)| last.since(first).as_secs_f64());
     [summary.wait_s, summary.exec_s, summary.jct_s, summary.slowdown] =
         [wait, exec, jct, slowdown].map(spread);
     summary.oom_wait_s = f64::NAN;
