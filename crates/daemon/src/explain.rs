@@ -654,19 +654,7 @@ mod tests {
     }
 
     fn submit(state: &mut State, id: u64, gpus: u32, priority: i32) {
-        let (hour, basis) = (3600, RunsOf::Command);
-        let (low_s, median_s, high_s) = (hour, hour, hour);
-        let run_time = RunTime {
-            low_s,
-            median_s,
-            high_s,
-            basis,
-            runs: 1,
-            commands: 1,
-            counted: false,
-            scaled: false,
-            exact: false,
-        };
+        let run_time = RunTime::of(3600, RunsOf::Command);
         let save_grace = Some(Millis::secs(120));
         let request = Request { exclusive: true, priority, save_grace, ..Request::of(gpus) };
         let new = NewJob { run_time: Some(run_time), request, ..new_job(id) };

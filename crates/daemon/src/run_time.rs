@@ -297,18 +297,7 @@ mod tests {
         use carma_core::slowdown::Counted;
         let at = Millis::secs(60);
         let mut state = State::default();
-        let (low_s, median_s, high_s) = (50, 55, 60);
-        let run_time = RunTime {
-            low_s,
-            median_s,
-            high_s,
-            basis: RunsOf::Command,
-            runs: 1,
-            commands: 1,
-            counted: false,
-            scaled: false,
-            exact: false,
-        };
+        let run_time = RunTime { low_s: 50, high_s: 60, ..RunTime::of(55, RunsOf::Command) };
         let new = NewJob { run_time: Some(run_time), ..new_job(1) };
         for input in [
             Input::Inventory(vec![gpu(0)]),
