@@ -4,7 +4,7 @@ use crate::journal::StoredJob;
 use crate::run::pace::Counts;
 use crate::run_time;
 use crate::slowdown::settled_at;
-use crate::view::{Asker, Live, Subject, attempts, indices};
+use crate::view::{Asker, OfJob, Subject, attempts, indices};
 use carma_api::VERSION;
 use carma_api::wire::{
     EndView, ExplainReply, GpuVerdict, LeftView, NeighbourView, ProgressView, RateView, RelievedView,
@@ -20,29 +20,11 @@ use carma_core::units::{Fraction, MiB, Millis};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-/// What is known of a job beside the state.
-#[derive(Clone, Copy)]
-pub struct Beside<'a> {
-    /// What was submitted.
-    pub stored: Option<&'a StoredJob>,
-    /// How fast it goes.
-    pub rate: Option<&'a RateView>,
-    /// What runs of its command take at most, also where more is declared of it; zero: not known.
-    pub took: MiB,
-    /// What is known of running jobs.
-    pub live: Live<'a>,
-}
-
-/// Why a job waits, or why it went where it went.
+/// Why a job waits, or why it went where it went. `stored`: what was submitted. `took`: what runs of its command take at most, also
+/// where more is declared of it; zero: not known.
 #[must_use]
-pub fn explain(
-    asker: Asker<'_>,
-    state: &State,
-    now: Millis,
-    subject: &Subject<'_>,
-    beside: Beside<'_>,
-) -> ExplainReply {
-    let Beside { stored, rate, took, live } = beside;
+pub fn explain(of: OfJob<'_>, stored: Option<&StoredJob>, took: MiB) -> ExplainReply {
+    let OfJob { asker, state, now, subject, rate, live } = of;
     let (job, counts) = (subject.job(), live.counts);
     let id = job.spec.id;
     let waits = subject.waits(state, now);
@@ -62,7 +44,7 @@ pub fn explain(
         // Of the engine, not of the job.
         unwritten: None,
     };
-    match (subject, &job.phase) {
+    match (&subject, &job.phase) {
         (Subject::Live(_), Phase::Pending) => {
             let mut answers = carma_core::plan::answers(state, now, job);
             answers.sort_by_key(|answer| answer.gpu);
@@ -84,7 +66,7 @@ pub fn explain(
             reply.sooner = found.iter().filter_map(sooner).collect();
         }
         (Subject::Live(_), Phase::Running { placement, .. }) if !job.is_off() => {
-            reply.running = Some(running(state, now, job, placement, (rate, counts)));
+            reply.running = Some(running(state, now, job, placement, (rate.as_ref(), counts)));
         }
         (Subject::Live(_), Phase::Running { .. }) => {
             if let Some(back) = returning(asker, state, now, job, counts) {
@@ -637,6 +619,7 @@ fn out_of_memory(state: &State, job: &Job, placement: &Placement, alone: bool) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::Live;
     use crate::view::tests::{gpu, new_job, seen};
     use carma_core::input::{Action, Input, Observation};
     use carma_core::model::{EndCause, EndLevel, GpuId, NewJob, ProcessRef, Request, RunTime, RunsOf, User};
@@ -804,8 +787,8 @@ mod tests {
             let user = User::new(uid, "a");
             let asker = Asker::new(&user, false);
             let subject = Subject::Live(state.job(JobId(id)).unwrap());
-            let beside = Beside { stored: None, rate: None, took: MiB::ZERO, live };
-            let reply = explain(asker, &state, NOW, &subject, beside);
+            let of = OfJob { asker, state: &state, now: NOW, subject, rate: None, live };
+            let reply = explain(of, None, MiB::ZERO);
             assert!(reply.job.left.is_some() && reply.waiting.is_some() == (id == 3));
             let jobs = crate::view::jobs(asker, &state, NOW, live);
             serde_json::to_string(&(reply, jobs)).unwrap()

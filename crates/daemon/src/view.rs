@@ -606,34 +606,32 @@ impl Subject<'_> {
     }
 }
 
-/// What is known of a job beside the state.
-pub struct Beside<'a> {
-    /// What was submitted.
-    pub stored: Option<&'a StoredJob>,
-    /// Name of the journal.
-    pub journal: &'a str,
+/// A job at a time, for one who asks.
+pub struct OfJob<'a> {
+    /// Who asks.
+    pub asker: Asker<'a>,
+    /// The state.
+    pub state: &'a State,
+    /// The time.
+    pub now: Millis,
+    /// The job.
+    pub subject: Subject<'a>,
     /// How fast it goes.
     pub rate: Option<RateView>,
     /// What is known of running jobs.
     pub live: Live<'a>,
 }
 
-/// Everything about one job that the asker may see.
+/// Everything about one job that the asker may see. `stored`: what was submitted. `journal`: its name.
 #[must_use]
-pub fn detail(
-    asker: Asker<'_>,
-    state: &State,
-    now: Millis,
-    subject: &Subject<'_>,
-    beside: Beside<'_>,
-) -> JobDetail {
-    let Beside { stored, journal, rate, live } = beside;
+pub fn detail(of: OfJob<'_>, stored: Option<&StoredJob>, journal: &str) -> JobDetail {
+    let OfJob { asker, state, now, subject, rate, live } = of;
     let job = subject.job();
     let row = subject.row(asker, state, now, live, subject.waits(state, now).as_ref());
     let f = &job.spec.forecasts;
     let estimates = f.estimates.iter().map(|(estimator, says)| (estimator.name(), Some(says)));
     let forecasts = [("declared", f.declared), ("computed", f.computed.map(|c| c.upper))];
-    let pid = match (subject, &job.phase) {
+    let pid = match (&subject, &job.phase) {
         (Subject::Live(_), Phase::Running { child, .. }) => child.map(|c| c.pid),
         _ => None,
     };
@@ -1036,8 +1034,9 @@ pub(crate) mod tests {
             let user = User::new(uid, name);
             let (asker, rate) = (Asker::new(&user, false), Some(rate.clone()));
             let live = Live { counts: &counts, metered: &metered };
-            let beside = Beside { stored: None, journal: "", rate, live };
-            serde_json::to_string(&detail(asker, &state, over.at, &Subject::Over(&over), beside)).unwrap()
+            let subject = Subject::Over(&over);
+            let of = OfJob { asker, state: &state, now: over.at, subject, rate, live };
+            serde_json::to_string(&detail(of, None, "")).unwrap()
         };
         let counted = |told: String| told.matches("4711").count() + told.matches("4.711").count();
         // Speed twice, latency as it may be and alone, memory of the host in the row and in the attempt.
