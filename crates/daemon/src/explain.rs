@@ -182,35 +182,23 @@ fn end_for_return(
 
 /// An explanation as others see it. Row, answers and attempts are made for the asker already; the rest is numbers and
 /// carma's own words.
-fn strangers_explanation(reply: ExplainReply) -> ExplainReply {
+fn strangers_explanation(mut reply: ExplainReply) -> ExplainReply {
     let ExplainReply {
-        version,
-        now_ms,
-        job,
-        policy,
+        version: _,
+        now_ms: _,
+        job: _,
+        policy: _,
         // Its reasons may name the model and its files.
-        estimate: _,
-        waiting,
-        gpus,
-        sooner,
-        running,
-        attempts,
-        unwritten,
-    } = reply;
-    let estimate = None;
-    ExplainReply {
-        version,
-        now_ms,
-        job,
-        policy,
         estimate,
-        waiting,
-        gpus,
-        sooner,
-        running,
-        attempts,
-        unwritten,
-    }
+        waiting: _,
+        gpus: _,
+        sooner: _,
+        running: _,
+        attempts: _,
+        unwritten: _,
+    } = &mut reply;
+    *estimate = None;
+    reply
 }
 
 /// Its place in the queue, and why it has it. `None`: it is not there.

@@ -8,8 +8,8 @@ use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
     AttemptView, CheckpointView, ForeignView, GpuView, GpusReply, HostView, JobDetail, JobView, JobsReply,
-    LimitKeptView, MeteredView, OthersView, RateView, ReasonView, RunTimeView, SpellView, TenantView,
-    UsageReply, UsageView,
+    LimitKeptView, MeteredView, OthersView, RateView, ReasonView, SpellView, TenantView, UsageReply,
+    UsageView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Reservation};
@@ -77,128 +77,87 @@ impl<'a> Asker<'a> {
 }
 
 // What others may see of a job: whose it is, where, since when, its memory and how it shares. Each field is named in
-// each of these, so that a new one does not compile before that is decided.
+// each of these, so that a new one does not compile before that is decided: `_` is shown, what is bound is taken out.
 
 /// A row as others see it. The texts of reasons, and what forecasts rest on, are made for the asker already.
-fn strangers_row(row: JobView) -> JobView {
+fn strangers_row(mut row: JobView) -> JobView {
     let JobView {
-        id,
+        id: _,
         // The program's name, or one that the user has given.
-        name: _,
-        user,
-        state,
-        reason,
-        gpus,
-        gpus_requested,
-        sharing,
-        memory_reserved_mib,
-        memory_peak_mib,
+        name,
+        user: _,
+        state: _,
+        reason: _,
+        gpus: _,
+        gpus_requested: _,
+        sharing: _,
+        memory_reserved_mib: _,
+        memory_peak_mib: _,
         // What it takes of the host, and how fast it is, is its owner's to know, as in `slowdown::numbers_of`.
-        host_memory_peak_mib: _,
-        attempts,
-        priority,
-        max_slowdown_pct,
+        host_memory_peak_mib,
+        attempts: _,
+        priority: _,
+        max_slowdown_pct: _,
         // With the limit of slowdown it tells the latency alone.
-        max_latency_ms: _,
-        latency_alone_ms: _,
-        limit_kept,
-        progress_pct,
-        progress_at_most,
+        max_latency_ms,
+        latency_alone_ms,
+        limit_kept: _,
+        progress_pct: _,
+        progress_at_most: _,
         run_time,
-        done_pct,
-        left,
+        done_pct: _,
+        left: _,
         // What users have had of energy is theirs to know.
-        energy_j: _,
-        energy_alone_j: _,
-        unmetered_gpu_s: _,
-        submitted_ms,
-        started_ms,
-        suspended_ms,
-        ran_until_ms,
-        waited_ms,
-        waiting_since_ms,
-        ran_ms,
-        ended_ms,
-        exit_code,
-    } = row;
-    JobView {
-        id,
-        name: HIDDEN.to_owned(),
-        user,
-        state,
-        reason,
-        gpus,
-        gpus_requested,
-        sharing,
-        memory_reserved_mib,
-        memory_peak_mib,
-        host_memory_peak_mib: None,
-        attempts,
-        priority,
-        max_slowdown_pct,
-        max_latency_ms: None,
-        latency_alone_ms: None,
-        limit_kept,
-        progress_pct,
-        progress_at_most,
-        // On how few commands a forecast rests is nobody else's to know.
-        run_time: run_time.map(|it| RunTimeView { guess: false, ..it }),
-        done_pct,
-        left,
-        energy_j: None,
-        energy_alone_j: None,
-        unmetered_gpu_s: None,
-        submitted_ms,
-        started_ms,
-        suspended_ms,
-        ran_until_ms,
-        waited_ms,
-        waiting_since_ms,
-        ran_ms,
-        ended_ms,
-        exit_code,
+        energy_j,
+        energy_alone_j,
+        unmetered_gpu_s,
+        submitted_ms: _,
+        started_ms: _,
+        suspended_ms: _,
+        ran_until_ms: _,
+        waited_ms: _,
+        waiting_since_ms: _,
+        ran_ms: _,
+        ended_ms: _,
+        exit_code: _,
+    } = &mut row;
+    *name = HIDDEN.to_owned();
+    *host_memory_peak_mib = None;
+    (*max_latency_ms, *latency_alone_ms) = (None, None);
+    // On how few commands a forecast rests is nobody else's to know.
+    if let Some(run_time) = run_time {
+        run_time.guess = false;
     }
+    (*energy_j, *energy_alone_j, *unmetered_gpu_s) = (None, None, None);
+    row
 }
 
 /// All of a job as others see it. Row and attempts are made for the asker already.
-fn strangers_detail(detail: JobDetail) -> JobDetail {
+fn strangers_detail(mut detail: JobDetail) -> JobDetail {
     let JobDetail {
-        version,
-        job,
-        command: _,
-        cwd: _,
-        log: _,
-        log_kept: _,
-        pid: _,
-        forecasts_mib,
-        declared_overruled,
+        version: _,
+        job: _,
+        command,
+        cwd,
+        log,
+        log_kept,
+        pid,
+        forecasts_mib: _,
+        declared_overruled: _,
         // Its reasons may name the model and its files.
-        estimate: _,
+        estimate,
         // What it keeps of its speed stands in its row.
-        rate: _,
-        time_limit_ms,
-        host_limits,
+        rate,
+        time_limit_ms: _,
+        host_limits: _,
         // A path of its owner's.
-        checkpoint: _,
-        attempts,
-    } = detail;
-    JobDetail {
-        version,
-        job,
-        command: Vec::new(),
-        cwd: String::new(),
-        log: String::new(),
-        log_kept: false,
-        pid: None,
-        forecasts_mib,
-        declared_overruled,
-        estimate: None,
-        rate: None,
-        time_limit_ms,
-        host_limits,
-        checkpoint: None,
-        attempts,
-    }
+        checkpoint,
+        attempts: _,
+    } = &mut detail;
+    (*command, *cwd) = (Vec::new(), String::new());
+    (*log, *log_kept, *pid) = (String::new(), false, None);
+    (*estimate, *rate, *checkpoint) = (None, None, None);
+    detail
 }
 
 /// Of microseconds.
