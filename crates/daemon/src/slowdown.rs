@@ -177,6 +177,17 @@ struct Alone {
     samples: Samples,
 }
 
+/// What one look at all jobs gathers.
+#[derive(Default)]
+struct Found {
+    /// What the core should know.
+    inputs: Vec<Input>,
+    /// Progress that the model is to learn from.
+    observed: BTreeMap<JobId, f64>,
+    /// Jobs that count, though when their first step began is not known yet.
+    counting: BTreeSet<JobId>,
+}
+
 /// Activity samples of a job's GPUs, for means and percentiles.
 #[derive(Default)]
 struct Samples {
@@ -397,70 +408,13 @@ impl Slowdowns {
         looks: &[Look],
         iterations: impl Fn(JobId) -> Option<u64>,
     ) -> Vec<Input> {
-        let mut inputs = Vec::new();
-        let mut observed: BTreeMap<JobId, f64> = BTreeMap::new();
-        let mut counting: BTreeSet<JobId> = BTreeSet::new();
+        let mut found = Found::default();
         // How far jobs are counts where they are judged over their whole run.
         let done = state.options().policy.progress.map(|_| self.paces.done(state, now)).unwrap_or_default();
         for job in state.active_jobs() {
-            let Phase::Running { placement, .. } = &job.phase else { continue };
-            let attempt = placement.attempt;
-            let gpus: Vec<&Gpu> = placement.gpus.iter().filter_map(|id| state.gpu(*id)).collect();
-            // While it is suspended it stands still, which is no neighbour's doing.
-            let is_on = job.suspension().is_none();
-            let Some(neighbourhood) = Neighbourhood::of(job.spec.id, &gpus).filter(|_| is_on) else {
-                // The speed that it had before is not the present one.
-                let counts = self.paces.counts(job.spec.id).filter(|_| is_on);
-                self.publish(job.spec.id, counts.map(|_| rate_view(None, None, None, counts)));
-                if let Some(watch) = self.watched.get_mut(&job.spec.id) {
-                    watch.breaks(now);
-                    if is_on {
-                        self.show_latency(now, state, job);
-                    }
-                }
-                continue;
-            };
-            let watch = self.watched.entry(job.spec.id).or_insert_with(|| Watch::new(attempt, now));
-            if watch.attempt != attempt {
-                *watch = Watch::new(attempt, now);
-            }
-            let active = stepless_since(job.spec.id, &gpus);
-            if let Some(active) = active.filter(|active| watch.first_look <= *active + ADOPTED) {
-                let counted = self.paces.rate(job.spec.id, active, now, None);
-                let counted = counted.filter(|rate| rate.advances > 0 && !rate.prepares);
-                counting.extend(counted.as_ref().map(|_| job.spec.id));
-                let began = counted.filter(|rate| rate.advances >= ADVANCES).map(|rate| first_step(&rate));
-                inputs.extend(began.map(|began| Input::Stepped {
-                    job: job.spec.id,
-                    attempt,
-                    ago: now.since(began),
-                }));
-            }
-            // While it starts up it does nothing of what it counts.
-            let works = |gpu: &Gpu| gpu.tenant(job.spec.id).is_some_and(|t| t.settled || t.stepped.is_some());
-            let counts = gpus.iter().all(|gpu| works(gpu)) && self.paces.is_heard(job.spec.id, now);
-            if watch.settled.is_none()
-                && gpus.iter().all(|gpu| gpu.tenant(job.spec.id).is_some_and(|t| t.settled))
-            {
-                watch.settled = Some(now);
-            }
-            let share = Some(done.get(&job.spec.id)).filter(|_| counts).and_then(|done| watch.counts(done));
-            inputs.extend(share.map(|share| Input::Counted { job: job.spec.id, attempt, share }));
-            let length = iterations(job.spec.id);
-            // With fewer threads than it asked for it is not as it is alone.
-            let narrowed = is_narrowed(job) && placement.thread_percent != job.spec.request.thread_percent;
-            if any_passing(state, &gpus) || (neighbourhood.alone && narrowed) {
-                watch.breaks(now);
-                self.unmeasure(job.spec.id);
-            } else if neighbourhood.alone {
-                let window = state.options().slowdown_window;
-                self.look_alone(now, (job, length), &gpus, &neighbourhood, window, looks);
-            } else {
-                let job = (job, attempt, length);
-                inputs.extend(self.look_beside(now, state, job, &gpus, &neighbourhood, &mut observed));
-            }
-            self.show_latency(now, state, job);
+            self.look_at(now, state, (job, done.get(&job.spec.id)), &iterations, looks, &mut found);
         }
+        let Found { inputs, observed, counting } = found;
         if !observed.is_empty() {
             self.learn(state, &observed);
         }
@@ -490,6 +444,71 @@ impl Slowdowns {
         let assumed = self.assumed.look(now, state, (looks, &counting), how_fast, &self.model, profiles);
         self.news.commands.extend(assumed);
         inputs
+    }
+
+    /// Looks at one job. `done`: how far it is by its own count.
+    fn look_at(
+        &mut self,
+        now: Millis,
+        state: &State,
+        (job, done): (&Job, Option<&Done>),
+        iterations: impl Fn(JobId) -> Option<u64>,
+        looks: &[Look],
+        found: &mut Found,
+    ) {
+        let Phase::Running { placement, .. } = &job.phase else { return };
+        let (id, attempt) = (job.spec.id, placement.attempt);
+        let gpus: Vec<&Gpu> = placement.gpus.iter().filter_map(|id| state.gpu(*id)).collect();
+        // While it is suspended it stands still, which is no neighbour's doing.
+        let is_on = job.suspension().is_none();
+        let Some(neighbourhood) = Neighbourhood::of(id, &gpus).filter(|_| is_on) else {
+            // The speed that it had before is not the present one.
+            let counts = self.paces.counts(id).filter(|_| is_on);
+            self.publish(id, counts.map(|_| rate_view(None, None, None, counts)));
+            if let Some(watch) = self.watched.get_mut(&id) {
+                watch.breaks(now);
+                if is_on {
+                    self.show_latency(now, state, job);
+                }
+            }
+            return;
+        };
+        let watch = self.watched.entry(id).or_insert_with(|| Watch::new(attempt, now));
+        if watch.attempt != attempt {
+            *watch = Watch::new(attempt, now);
+        }
+        let active = stepless_since(id, &gpus);
+        if let Some(active) = active.filter(|active| watch.first_look <= *active + ADOPTED) {
+            let counted = self.paces.rate(id, active, now, None);
+            let counted = counted.filter(|rate| rate.advances > 0 && !rate.prepares);
+            found.counting.extend(counted.as_ref().map(|_| id));
+            let began = counted.filter(|rate| rate.advances >= ADVANCES).map(|rate| first_step(&rate));
+            let stepped = began.map(|began| Input::Stepped { job: id, attempt, ago: now.since(began) });
+            found.inputs.extend(stepped);
+        }
+        // While it starts up it does nothing of what it counts.
+        let works = |gpu: &Gpu| gpu.tenant(id).is_some_and(|t| t.settled || t.stepped.is_some());
+        let counts = gpus.iter().all(|gpu| works(gpu)) && self.paces.is_heard(id, now);
+        if watch.settled.is_none() && gpus.iter().all(|gpu| gpu.tenant(id).is_some_and(|t| t.settled)) {
+            watch.settled = Some(now);
+        }
+        let share = counts.then(|| watch.counts(done)).flatten();
+        found.inputs.extend(share.map(|share| Input::Counted { job: id, attempt, share }));
+        let length = iterations(id);
+        // With fewer threads than it asked for it is not as it is alone.
+        let narrowed = is_narrowed(job) && placement.thread_percent != job.spec.request.thread_percent;
+        if any_passing(state, &gpus) || (neighbourhood.alone && narrowed) {
+            watch.breaks(now);
+            self.unmeasure(id);
+        } else if neighbourhood.alone {
+            let window = state.options().slowdown_window;
+            self.look_alone(now, (job, length), &gpus, &neighbourhood, window, looks);
+        } else {
+            let job = (job, attempt, length);
+            let news = self.look_beside(now, state, job, &gpus, &neighbourhood, &mut found.observed);
+            found.inputs.extend(news);
+        }
+        self.show_latency(now, state, job);
     }
 
     /// Looks how fast jobs are whose speed alone is not known.
