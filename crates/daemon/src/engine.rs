@@ -11,7 +11,7 @@ use crate::gist::Gist;
 use crate::journal::{Batch, Journal, JournalError, StoredJob};
 use crate::logs;
 use crate::memory::{self, Expected, Memory};
-use crate::messages::{Answer, Message, Order, Peer, Standing};
+use crate::messages::{Answer, Bulk, Message, Order, Peer, Standing};
 use crate::news::{News, Untold};
 use crate::notify::Watchdog;
 use crate::perform::{Performer, held};
@@ -30,20 +30,22 @@ use crate::sampler::{Board, Look, Placed, Roster, Tenants};
 use crate::slowdown::Slowdowns;
 use crate::submission::{Submission, new_job, output_file};
 use crate::waiters::Waiters;
-use carma_api::VERSION;
-use carma_api::wire::{ContextProbe, DoneReply, LaunchStats, SubmitReply, SubmitRequest, UnwrittenView};
+use carma_api::wire::{
+    ContextProbe, CopyView, DoneReply, EstimateView, LaunchStats, SubmitReply, SubmitRequest, UnwrittenView,
+};
+use carma_api::{MAX_BODY, VERSION};
 use carma_core::explain::Reason;
 use carma_core::input::{Action, Input, Observation, Rejected};
 use carma_core::ledger::Gpu;
 use carma_core::model::{
-    EndLevel, Estimator, Exit, GpuId, Job, JobId, Phase, ProcessRef, SharingMode, SuspendStep,
+    EndLevel, Estimator, Exit, GpuId, Job, JobId, NewJob, Phase, ProcessRef, SharingMode, SuspendStep,
 };
 use carma_core::plan::{Detail, bars_move, best_place, plan_in};
 use carma_core::policy::Gate;
 use carma_core::state::State;
 use carma_core::units::{Fraction, MiB, Millis};
 use carma_run_time::{Running, news};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -127,6 +129,17 @@ impl Dying {
     }
 }
 
+/// A submission of which jobs are made, with all that they have in common.
+struct Accepted {
+    request: SubmitRequest,
+    /// What it takes beside its environment, bytes.
+    rest: u64,
+    gist: Arc<Gist>,
+    estimate: Option<EstimateView>,
+    /// The first of them.
+    new: NewJob,
+}
+
 /// An answer that waits for the commit.
 type Deferred = Box<dyn FnOnce(Result<(), Refused>) + Send>;
 
@@ -135,6 +148,8 @@ pub struct Engine {
     state: State,
     parts: Parts,
     inbox: mpsc::Receiver<Message>,
+    /// What asks something of many jobs: a piece of one is done in a turn, after all that is asked of single jobs.
+    bulk: VecDeque<Bulk>,
     batch: Batch,
     /// Answers to give once the batch is on disk.
     answers: Vec<Deferred>,
@@ -188,6 +203,7 @@ impl Engine {
             state,
             parts,
             inbox,
+            bulk: VecDeque::new(),
             batch: Batch::default(),
             answers: Vec::new(),
             actions: Vec::new(),
@@ -433,6 +449,7 @@ impl Engine {
             let more = taken < TURN && began.elapsed() < self.takes;
             next = if more { self.inbox.try_recv().ok() } else { None };
         }
+        self.work_on_bulk();
         self.bury();
         self.tell();
         self.plan();
@@ -447,7 +464,10 @@ impl Engine {
             return Duration::from_secs(1);
         }
         // What there was no time for.
-        if !self.untold.is_empty() || self.dying.iter().any(|dying| dying.is_due(&self.parts.board)) {
+        if !self.bulk.is_empty()
+            || !self.untold.is_empty()
+            || self.dying.iter().any(|dying| dying.is_due(&self.parts.board))
+        {
             return Duration::ZERO;
         }
         let journal = self.parts.journal.due().map(|due| due.max(TEND));
@@ -619,12 +639,19 @@ impl Engine {
     /// Handles a message; `true`: stop.
     fn handle(&mut self, message: Message) -> bool {
         match message {
-            Message::Submit(submission, peer, answer) => self.submit(*submission, &peer, answer),
-            Message::Order(order, peer, answer) => self.order(order, &peer, answer),
-            Message::Context(probe, peer, answer) => match self.context(&probe, &peer) {
-                Ok(reply) => self.defer(answer, reply),
-                Err(refused) => drop(answer.send(Err(refused))),
-            },
+            Message::Submit(submission, peer, answer) => {
+                let reply = self.try_submit(*submission, 1, &peer);
+                self.reply(answer, reply);
+            }
+            Message::Order(order, peer, answer) => {
+                let done = self.try_order(order, &peer);
+                self.reply(answer, done);
+            }
+            Message::Bulk(bulk) => self.bulk.push_back(bulk),
+            Message::Context(probe, peer, answer) => {
+                let done = self.context(&probe, &peer);
+                self.reply(answer, done);
+            }
             Message::Learned(peer, answer) => {
                 let all = self.state.is_admin(&peer.user);
                 let _ = answer.send(self.parts.memory.learned((!all).then_some(peer.user.uid)));
@@ -673,14 +700,43 @@ impl Engine {
         false
     }
 
-    fn submit(&mut self, submission: Submission, peer: &Peer, answer: Answer<SubmitReply>) {
-        match self.try_submit(submission, peer) {
+    /// Does what there is time for of what asks something of many jobs. The others who ask so come first the next time.
+    fn work_on_bulk(&mut self) {
+        let Some(bulk) = self.bulk.pop_front() else { return };
+        match bulk {
+            Bulk::Submit(submission, count, peer, answer) => {
+                let reply = self.try_submit(*submission, count, &peer);
+                self.reply(answer, reply);
+            }
+            Bulk::Order(order, jobs, peer, answer) => {
+                let began = Instant::now();
+                let mut outcomes = Vec::new();
+                for job in jobs {
+                    outcomes.push((job, self.try_order(order(job), &peer)));
+                    if began.elapsed() >= self.takes {
+                        break;
+                    }
+                }
+                self.defer(answer, outcomes);
+            }
+        }
+    }
+
+    /// Answers: once it is on disk, if it is to be done.
+    fn reply<T: Send + 'static>(&mut self, answer: Answer<T>, reply: Result<T, Refused>) {
+        match reply {
             Ok(reply) => self.defer(answer, reply),
             Err(refused) => drop(answer.send(Err(refused))),
         }
     }
 
-    fn try_submit(&mut self, submission: Submission, peer: &Peer) -> Result<SubmitReply, Refused> {
+    /// Takes a job and copies of it, so many in all at most: until there is no more time, or one is refused. Where that is the first, so is all.
+    fn try_submit(
+        &mut self,
+        submission: Submission,
+        count: u32,
+        peer: &Peer,
+    ) -> Result<SubmitReply, Refused> {
         if let Some(uid) = self.parts.only_uid
             && peer.user.uid != uid
         {
@@ -688,54 +744,79 @@ impl Engine {
             return Err(Refused::new(403, "not_allowed", text));
         }
         self.check_host_limits(submission.request())?;
-        let uid = peer.user.uid;
-        quota::may_now(
-            (submission.request(), submission.rest()),
-            uid,
-            &peer.limits,
-            self.state.usage(uid),
-            &self.submissions,
-        )?;
+        // As many bytes as one request could bring otherwise: for each copy there is one more of them until all are on disk.
+        let most = (MAX_BODY as u64 / submission.bytes().max(1)).clamp(1, u64::from(count));
+        let began = Instant::now();
         let rest = submission.rest();
         let (mut request, gist) = submission.into_parts();
-        // Above what the journal knows to be used, too: after a repair it may know of more than the state does.
-        let id = self.state.next_id().max(self.parts.journal.next_job());
-        let mut new = new_job(id, &request, peer.user.clone(), &gist);
+        let may = self.may_submit((&request, rest), peer);
+        let id = may.map(|()| self.next_job())?;
+        let new = new_job(id, &request, peer.user.clone(), &gist);
         // Before any forecast, for clients that ask again and again.
         self.state.check_request(&new)?;
-        self.allow(uid, &peer.limits);
-        let most = peer.limits.log_size.map(|most| most.0);
-        request.log_limit_mib = request.log_limit_mib.into_iter().chain(most).min();
-        let log = match &request.output {
-            Some(pattern) => output_file(pattern, &new)?,
-            None => kept_log(&self.parts.log_dir, id).display().to_string(),
-        };
+        self.allow(peer.user.uid, &peer.limits);
+        let most_log = peer.limits.log_size.map(|most| most.0);
+        request.log_limit_mib = request.log_limit_mib.into_iter().chain(most_log).min();
         let gist = Arc::new(self.parts.memory.counted(gist));
         let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
         let mut expected = self.parts.memory.expect(&gist, gpus);
         if let Some(expected) = expected.as_mut().filter(|_| self.state.options().policy.goes_by_runs()) {
             expected.name_declared(request.gpu_memory_mib.map(MiB));
         }
-        new.forecasts = memory::forecasts(&request, &gist, expected.as_ref());
-        let estimate = expected.map(|expected| expected.view);
-        new.profile = self.parts.slowdowns.known(&self.state, new.command_key, None);
         let running = self.running();
-        new.run_time = self.parts.durations.expect(&gist, &running);
-        self.try_apply(Input::Submitted(Box::new(new)))?;
-        let unbounded = self.state.job(id).and_then(|job| self.state.unbounded(job));
-        self.parts.memory.await_news(id, gist);
-        self.submissions.add(id, uid, &request.env, rest);
-        self.submitted.insert(id, Instant::now());
-        let log_kept = request.output.is_none();
-        let stored = StoredJob {
-            request,
-            uid: peer.user.uid,
-            gid: peer.gid,
-            log: log.clone(),
-            estimate: estimate.clone(),
+        // Of a copy the same is expected: a submission teaches nothing.
+        let new = NewJob {
+            forecasts: memory::forecasts(&request, &gist, expected.as_ref()),
+            profile: self.parts.slowdowns.known(&self.state, new.command_key, None),
+            run_time: self.parts.durations.expect(&gist, &running),
+            ..new
         };
-        self.batch.jobs.push((id, stored));
-        Ok(SubmitReply { version: VERSION, id: id.0, log, log_kept, estimate, unbounded })
+        let estimate = expected.map(|expected| expected.view);
+        let job = Accepted { request, rest, gist, estimate, new };
+        let log = self.accept(&job, id, peer)?;
+        let mut copies = Vec::new();
+        while 1 + (copies.len() as u64) < most && began.elapsed() < self.takes {
+            // The client asks again for what is left, and is told why no more are taken.
+            if self.may_submit((&job.request, rest), peer).is_err() {
+                break;
+            }
+            let id = self.next_job();
+            match self.accept(&job, id, peer) {
+                Ok(log) => copies.push(CopyView { id: id.0, log }),
+                Err(_) => break,
+            }
+        }
+        let unbounded = self.state.job(id).and_then(|job| self.state.unbounded(job));
+        let Accepted { request, estimate, .. } = job;
+        let log_kept = request.output.is_none();
+        Ok(SubmitReply { version: VERSION, id: id.0, log, log_kept, estimate, unbounded, copies })
+    }
+
+    fn may_submit(&self, (request, rest): (&SubmitRequest, u64), peer: &Peer) -> Result<(), Refused> {
+        let uid = peer.user.uid;
+        quota::may_now((request, rest), uid, &peer.limits, self.state.usage(uid), &self.submissions)
+    }
+
+    /// The number of the next job. Above what the journal knows to be used, too: after a repair it may know of more than the state does.
+    fn next_job(&self) -> JobId {
+        self.state.next_id().max(self.parts.journal.next_job())
+    }
+
+    /// Takes one job. Returns where its output goes.
+    fn accept(&mut self, job: &Accepted, id: JobId, peer: &Peer) -> Result<String, Refused> {
+        let new = NewJob { id, ..job.new.clone() };
+        let log = match &job.request.output {
+            Some(pattern) => output_file(pattern, &new)?,
+            None => kept_log(&self.parts.log_dir, id).display().to_string(),
+        };
+        self.try_apply(Input::Submitted(Box::new(new)))?;
+        let uid = peer.user.uid;
+        self.parts.memory.await_news(id, job.gist.clone());
+        self.submissions.add(id, uid, &job.request.env, job.rest);
+        self.submitted.insert(id, Instant::now());
+        let (request, estimate) = (job.request.clone(), job.estimate.clone());
+        self.batch.jobs.push((id, StoredJob { request, uid, gid: peer.gid, log: log.clone(), estimate }));
+        Ok(log)
     }
 
     /// Limits on the host must hold: what cannot be enforced is refused.
@@ -794,14 +875,7 @@ impl Engine {
         Ok(DoneReply { version: VERSION, id: probe.gpu.into(), text })
     }
 
-    fn order(&mut self, order: Order, peer: &Peer, answer: Answer<DoneReply>) {
-        match self.try_order(order, peer) {
-            Ok((id, text)) => self.defer(answer, DoneReply { version: VERSION, id, text }),
-            Err(refused) => drop(answer.send(Err(refused))),
-        }
-    }
-
-    fn try_order(&mut self, order: Order, peer: &Peer) -> Result<(u64, String), Refused> {
+    fn try_order(&mut self, order: Order, peer: &Peer) -> Result<DoneReply, Refused> {
         let by = peer.user.clone();
         // Before the driver and the host are asked: what these say of a job is for those who may.
         if let Order::Suspend(id) | Order::Move(id, _) = order
@@ -856,7 +930,7 @@ impl Engine {
         match self.try_apply(input) {
             Err(Rejected::NoSuchJob(job)) => Err(self.no_such_job(job)),
             Err(rejected) => Err(rejected.into()),
-            Ok(()) => Ok((id, text)),
+            Ok(()) => Ok(DoneReply { version: VERSION, id, text }),
         }
     }
 
@@ -1458,10 +1532,12 @@ impl Engine {
             answer(Err(refused.clone()));
         }
         self.viewers.clear();
+        std::mem::take(&mut self.bulk).into_iter().for_each(|bulk| bulk.refuse(refused.clone()));
         let end = Instant::now() + LAST_WORDS;
         while let Ok(message) = self.inbox.recv_timeout(end.saturating_duration_since(Instant::now())) {
             match message {
                 Message::Submit(_, _, answer) => drop(answer.send(Err(refused.clone()))),
+                Message::Bulk(bulk) => bulk.refuse(refused.clone()),
                 Message::Order(_, _, answer) | Message::Context(_, _, answer) => {
                     drop(answer.send(Err(refused.clone())));
                 }
