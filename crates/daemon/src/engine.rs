@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::fault::{self, Point};
 use crate::journal::{Batch, Journal};
 use crate::memory::Memory;
-use crate::messages::{Answer, Message, Standing};
+use crate::messages::{Answer, Bulk, Message, Standing};
 use crate::news::{News, Untold};
 use crate::notify::Watchdog;
 use crate::perform::Performer;
@@ -31,7 +31,7 @@ use carma_core::model::{GpuId, Job, JobId, Phase, SharingMode};
 use carma_core::plan::{Detail, plan_in};
 use carma_core::state::State;
 use carma_core::units::Millis;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -90,6 +90,8 @@ pub struct Engine {
     state: State,
     parts: Parts,
     inbox: mpsc::Receiver<Message>,
+    /// What asks something of many jobs: a piece of one is done in a turn, after all that is asked of single jobs.
+    bulk: VecDeque<Bulk>,
     batch: Batch,
     /// Answers to give once the batch is on disk.
     answers: Vec<Deferred>,
@@ -143,6 +145,7 @@ impl Engine {
             state,
             parts,
             inbox,
+            bulk: VecDeque::new(),
             batch: Batch::default(),
             answers: Vec::new(),
             actions: Vec::new(),
@@ -220,6 +223,7 @@ impl Engine {
             let more = taken < TURN && began.elapsed() < self.takes;
             next = if more { self.inbox.try_recv().ok() } else { None };
         }
+        self.work_on_bulk();
         self.bury();
         self.tell();
         self.plan();
@@ -234,7 +238,10 @@ impl Engine {
             return Duration::from_secs(1);
         }
         // What there was no time for.
-        if !self.untold.is_empty() || self.dying.iter().any(|dying| dying.is_due(&self.parts.board)) {
+        if !self.bulk.is_empty()
+            || !self.untold.is_empty()
+            || self.dying.iter().any(|dying| dying.is_due(&self.parts.board))
+        {
             return Duration::ZERO;
         }
         let journal = self.parts.journal.due().map(|due| due.max(TEND));
@@ -295,12 +302,19 @@ impl Engine {
     /// Handles a message; `true`: stop.
     fn handle(&mut self, message: Message) -> bool {
         match message {
-            Message::Submit(submission, peer, answer) => self.submit(*submission, &peer, answer),
-            Message::Order(order, peer, answer) => self.order(order, &peer, answer),
-            Message::Context(probe, peer, answer) => match self.context(&probe, &peer) {
-                Ok(reply) => self.defer(answer, reply),
-                Err(refused) => drop(answer.send(Err(refused))),
-            },
+            Message::Submit(submission, peer, answer) => {
+                let reply = self.try_submit(*submission, 1, &peer);
+                self.reply(answer, reply);
+            }
+            Message::Order(order, peer, answer) => {
+                let done = self.try_order(order, &peer);
+                self.reply(answer, done);
+            }
+            Message::Bulk(bulk) => self.bulk.push_back(bulk),
+            Message::Context(probe, peer, answer) => {
+                let done = self.context(&probe, &peer);
+                self.reply(answer, done);
+            }
             Message::Learned(peer, answer) => {
                 let all = self.state.is_admin(&peer.user);
                 let _ = answer.send(self.parts.memory.learned((!all).then_some(peer.user.uid)));

@@ -103,10 +103,12 @@ impl Engine {
             answer(Err(refused.clone()));
         }
         self.viewers.clear();
+        std::mem::take(&mut self.bulk).into_iter().for_each(|bulk| bulk.refuse(refused.clone()));
         let end = Instant::now() + LAST_WORDS;
         while let Ok(message) = self.inbox.recv_timeout(end.saturating_duration_since(Instant::now())) {
             match message {
                 Message::Submit(_, _, answer) => drop(answer.send(Err(refused.clone()))),
+                Message::Bulk(bulk) => bulk.refuse(refused.clone()),
                 Message::Order(_, _, answer) | Message::Context(_, _, answer) => {
                     drop(answer.send(Err(refused.clone())));
                 }

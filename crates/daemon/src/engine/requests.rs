@@ -2,9 +2,10 @@
 
 use super::Engine;
 use crate::config::limits::UserLimits;
+use crate::gist::Gist;
 use crate::journal::StoredJob;
 use crate::memory;
-use crate::messages::{Answer, Order, Peer};
+use crate::messages::{Answer, Bulk, Order, Peer};
 use crate::perform::held;
 use crate::quota::{self, Submissions};
 use crate::refused::Refused;
@@ -12,27 +13,67 @@ use crate::run::cgroup::{HostLimits, MOST_MEMORY};
 use crate::run::launch::kept_log;
 use crate::run::suspend::host::Host;
 use crate::submission::{Submission, new_job, output_file};
-use carma_api::VERSION;
-use carma_api::wire::{ContextProbe, DoneReply, SubmitReply, SubmitRequest};
+use carma_api::wire::{ContextProbe, CopyView, DoneReply, EstimateView, SubmitReply, SubmitRequest};
+use carma_api::{MAX_BODY, VERSION};
 use carma_core::explain::Reason;
 use carma_core::input::{Input, Rejected};
 use carma_core::ledger::Gpu;
-use carma_core::model::{GpuId, Job, JobId, Phase, SuspendStep};
+use carma_core::model::{GpuId, Job, JobId, NewJob, Phase, SuspendStep};
 use carma_core::plan::{bars_move, best_place};
 use carma_core::state::State;
 use carma_core::units::MiB;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// A submission of which jobs are made, with all that they have in common.
+struct Accepted {
+    request: SubmitRequest,
+    /// What it takes beside its environment, bytes.
+    rest: u64,
+    gist: Arc<Gist>,
+    estimate: Option<EstimateView>,
+    /// The first of them.
+    new: NewJob,
+}
+
 impl Engine {
-    pub(super) fn submit(&mut self, submission: Submission, peer: &Peer, answer: Answer<SubmitReply>) {
-        match self.try_submit(submission, peer) {
+    /// Does what there is time for of what asks something of many jobs. The others who ask so come first the next time.
+    pub(super) fn work_on_bulk(&mut self) {
+        let Some(bulk) = self.bulk.pop_front() else { return };
+        match bulk {
+            Bulk::Submit(submission, count, peer, answer) => {
+                let reply = self.try_submit(*submission, count, &peer);
+                self.reply(answer, reply);
+            }
+            Bulk::Order(order, jobs, peer, answer) => {
+                let began = Instant::now();
+                let mut outcomes = Vec::new();
+                for job in jobs {
+                    outcomes.push((job, self.try_order(order(job), &peer)));
+                    if began.elapsed() >= self.takes {
+                        break;
+                    }
+                }
+                self.defer(answer, outcomes);
+            }
+        }
+    }
+
+    /// Answers: once it is on disk, if it is to be done.
+    pub(super) fn reply<T: Send + 'static>(&mut self, answer: Answer<T>, reply: Result<T, Refused>) {
+        match reply {
             Ok(reply) => self.defer(answer, reply),
             Err(refused) => drop(answer.send(Err(refused))),
         }
     }
 
-    pub(super) fn try_submit(&mut self, submission: Submission, peer: &Peer) -> Result<SubmitReply, Refused> {
+    /// Takes a job and copies of it, so many in all at most: until there is no more time, or one is refused. Where that is the first, so is all.
+    pub(super) fn try_submit(
+        &mut self,
+        submission: Submission,
+        count: u32,
+        peer: &Peer,
+    ) -> Result<SubmitReply, Refused> {
         if let Some(uid) = self.parts.only_uid
             && peer.user.uid != uid
         {
@@ -40,54 +81,79 @@ impl Engine {
             return Err(Refused::new(403, "not_allowed", text));
         }
         self.check_host_limits(submission.request())?;
-        let uid = peer.user.uid;
-        quota::may_now(
-            (submission.request(), submission.rest()),
-            uid,
-            &peer.limits,
-            self.state.usage(uid),
-            &self.submissions,
-        )?;
+        // As many bytes as one request could bring otherwise: for each copy there is one more of them until all are on disk.
+        let most = (MAX_BODY as u64 / submission.bytes().max(1)).clamp(1, u64::from(count));
+        let began = Instant::now();
         let rest = submission.rest();
         let (mut request, gist) = submission.into_parts();
-        // Above what the journal knows to be used, too: after a repair it may know of more than the state does.
-        let id = self.state.next_id().max(self.parts.journal.next_job());
-        let mut new = new_job(id, &request, peer.user.clone(), &gist);
+        let may = self.may_submit((&request, rest), peer);
+        let id = may.map(|()| self.next_job())?;
+        let new = new_job(id, &request, peer.user.clone(), &gist);
         // Before any forecast, for clients that ask again and again.
         self.state.check_request(&new)?;
-        self.allow(uid, &peer.limits);
-        let most = peer.limits.log_size.map(|most| most.0);
-        request.log_limit_mib = request.log_limit_mib.into_iter().chain(most).min();
-        let log = match &request.output {
-            Some(pattern) => output_file(pattern, &new)?,
-            None => kept_log(&self.parts.log_dir, id).display().to_string(),
-        };
+        self.allow(peer.user.uid, &peer.limits);
+        let most_log = peer.limits.log_size.map(|most| most.0);
+        request.log_limit_mib = request.log_limit_mib.into_iter().chain(most_log).min();
         let gist = Arc::new(self.parts.memory.counted(gist));
         let gpus = self.state.gpus().iter().filter(|gpu| gpu.present).map(|gpu| &gpu.info);
         let mut expected = self.parts.memory.expect(&gist, gpus);
         if let Some(expected) = expected.as_mut().filter(|_| self.state.options().policy.goes_by_runs()) {
             expected.name_declared(request.gpu_memory_mib.map(MiB));
         }
-        new.forecasts = memory::forecasts(&request, &gist, expected.as_ref());
-        let estimate = expected.map(|expected| expected.view);
-        new.profile = self.parts.slowdowns.known(&self.state, new.command_key, None);
         let running = self.running();
-        new.run_time = self.parts.durations.expect(&gist, &running);
-        self.try_apply(Input::Submitted(Box::new(new)))?;
-        let unbounded = self.state.job(id).and_then(|job| self.state.unbounded(job));
-        self.parts.memory.await_news(id, gist);
-        self.submissions.add(id, uid, &request.env, rest);
-        self.submitted.insert(id, Instant::now());
-        let log_kept = request.output.is_none();
-        let stored = StoredJob {
-            request,
-            uid: peer.user.uid,
-            gid: peer.gid,
-            log: log.clone(),
-            estimate: estimate.clone(),
+        // Of a copy the same is expected: a submission teaches nothing.
+        let new = NewJob {
+            forecasts: memory::forecasts(&request, &gist, expected.as_ref()),
+            profile: self.parts.slowdowns.known(&self.state, new.command_key, None),
+            run_time: self.parts.durations.expect(&gist, &running),
+            ..new
         };
-        self.batch.jobs.push((id, stored));
-        Ok(SubmitReply { version: VERSION, id: id.0, log, log_kept, estimate, unbounded })
+        let estimate = expected.map(|expected| expected.view);
+        let job = Accepted { request, rest, gist, estimate, new };
+        let log = self.accept(&job, id, peer)?;
+        let mut copies = Vec::new();
+        while 1 + (copies.len() as u64) < most && began.elapsed() < self.takes {
+            // The client asks again for what is left, and is told why no more are taken.
+            if self.may_submit((&job.request, rest), peer).is_err() {
+                break;
+            }
+            let id = self.next_job();
+            match self.accept(&job, id, peer) {
+                Ok(log) => copies.push(CopyView { id: id.0, log }),
+                Err(_) => break,
+            }
+        }
+        let unbounded = self.state.job(id).and_then(|job| self.state.unbounded(job));
+        let Accepted { request, estimate, .. } = job;
+        let log_kept = request.output.is_none();
+        Ok(SubmitReply { version: VERSION, id: id.0, log, log_kept, estimate, unbounded, copies })
+    }
+
+    fn may_submit(&self, (request, rest): (&SubmitRequest, u64), peer: &Peer) -> Result<(), Refused> {
+        let uid = peer.user.uid;
+        quota::may_now((request, rest), uid, &peer.limits, self.state.usage(uid), &self.submissions)
+    }
+
+    /// The number of the next job. Above what the journal knows to be used, too: after a repair it may know of more than the state does.
+    fn next_job(&self) -> JobId {
+        self.state.next_id().max(self.parts.journal.next_job())
+    }
+
+    /// Takes one job. Returns where its output goes.
+    fn accept(&mut self, job: &Accepted, id: JobId, peer: &Peer) -> Result<String, Refused> {
+        let new = NewJob { id, ..job.new.clone() };
+        let log = match &job.request.output {
+            Some(pattern) => output_file(pattern, &new)?,
+            None => kept_log(&self.parts.log_dir, id).display().to_string(),
+        };
+        self.try_apply(Input::Submitted(Box::new(new)))?;
+        let uid = peer.user.uid;
+        self.parts.memory.await_news(id, job.gist.clone());
+        self.submissions.add(id, uid, &job.request.env, job.rest);
+        self.submitted.insert(id, Instant::now());
+        let (request, estimate) = (job.request.clone(), job.estimate.clone());
+        self.batch.jobs.push((id, StoredJob { request, uid, gid: peer.gid, log: log.clone(), estimate }));
+        Ok(log)
     }
 
     /// Limits on the host must hold: what cannot be enforced is refused.
@@ -164,14 +230,7 @@ impl Engine {
         Ok(DoneReply { version: VERSION, id: probe.gpu.into(), text })
     }
 
-    pub(super) fn order(&mut self, order: Order, peer: &Peer, answer: Answer<DoneReply>) {
-        match self.try_order(order, peer) {
-            Ok((id, text)) => self.defer(answer, DoneReply { version: VERSION, id, text }),
-            Err(refused) => drop(answer.send(Err(refused))),
-        }
-    }
-
-    pub(super) fn try_order(&mut self, order: Order, peer: &Peer) -> Result<(u64, String), Refused> {
+    pub(super) fn try_order(&mut self, order: Order, peer: &Peer) -> Result<DoneReply, Refused> {
         let by = peer.user.clone();
         // Before the driver and the host are asked: what these say of a job is for those who may.
         if let Order::Suspend(id) | Order::Move(id, _) = order
@@ -226,7 +285,7 @@ impl Engine {
         match self.try_apply(input) {
             Err(Rejected::NoSuchJob(job)) => Err(self.no_such_job(job)),
             Err(rejected) => Err(rejected.into()),
-            Ok(()) => Ok((id, text)),
+            Ok(()) => Ok(DoneReply { version: VERSION, id, text }),
         }
     }
 
