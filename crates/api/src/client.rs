@@ -20,7 +20,7 @@ const MAX_ANSWER: usize = 1 << 30;
 
 /// How long an answer may take where nothing else is said.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The same for a submission: it waits for the daemon's disk.
+/// The same for a submission, and for an order about several jobs: they wait for the daemon's disk, and for their turn.
 const SUBMISSION: Duration = Duration::from_secs(30);
 /// The same for a long listing, of more than a thousand jobs.
 const LISTING: Duration = Duration::from_secs(30);
@@ -230,6 +230,7 @@ fn patience(method: &Method, path: &str) -> Duration {
     };
     match place {
         "/v1/jobs" if method == Method::POST => SUBMISSION,
+        _ if place.starts_with("/v1/orders/") => SUBMISSION,
         "/v1/jobs" if query.contains("all=true") => LISTING,
         "/v1/record" => LISTING,
         "/v1/history" if asked("limit").is_some_and(|limit| limit > 1000) => LISTING,
@@ -278,7 +279,9 @@ mod tests {
             (Method::GET, "/v1/status", 10),
             (Method::GET, "/v1/jobs/7", 10),
             (Method::POST, "/v1/jobs/7/cancel", 10),
+            (Method::POST, "/v1/orders/cancel", 30),
             (Method::POST, "/v1/jobs", 30),
+            (Method::POST, "/v1/jobs?count=7", 30),
             (Method::GET, "/v1/jobs", 10),
             (Method::GET, "/v1/jobs?all=true", 30),
             (Method::GET, "/v1/history?limit=50", 10),

@@ -342,7 +342,10 @@ pub struct PartsView {
     pub workspace_mib: u64,
 }
 
-/// Answer to a submission. When the client reads it, the job is on disk.
+/// Most copies of a job that one submission asks for, and most jobs that one order is about.
+pub const MOST_AT_ONCE: u32 = 10_000;
+
+/// Answer to a submission. When the client reads it, the job is on disk, and so are its copies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubmitReply {
     /// Wire version.
@@ -360,6 +363,68 @@ pub struct SubmitReply {
     /// Set where the policy in force has no bound of its memory to go by: what it gets all the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unbounded: Option<Unbounded>,
+    /// Copies that were taken with it, where several jobs were asked for (`?count=`): as many as there was time for and limits allow. What
+    /// is expected of them is the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub copies: Vec<CopyView>,
+}
+
+impl SubmitReply {
+    /// The answer as one of each job.
+    pub fn each(self) -> impl Iterator<Item = Self> {
+        let Self { copies, .. } = &self;
+        let of = |CopyView { id, log }: &CopyView| (*id, log.clone());
+        let jobs: Vec<_> = [(self.id, self.log.clone())].into_iter().chain(copies.iter().map(of)).collect();
+        let one = Self { copies: Vec::new(), ..self };
+        jobs.into_iter().map(move |(id, log)| Self { id, log, ..one.clone() })
+    }
+}
+
+/// A further job of a submission.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyView {
+    /// The job's number.
+    pub id: u64,
+    /// Where its output goes.
+    pub log: String,
+}
+
+/// An order about several jobs. Refuses unknown keys by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OrdersRequest {
+    /// Their numbers, in the order in which it is to be given.
+    pub ids: Vec<u64>,
+}
+
+/// Answer to an order about several jobs. What it says was done is on disk.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrdersReply {
+    /// Wire version.
+    pub version: u32,
+    /// What came of it for the first of them, in their order: for as many as there was time for, one at least. The order was not given to the others.
+    pub outcomes: Vec<OrderOutcome>,
+}
+
+/// What came of an order about one of several jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OrderOutcome {
+    /// The job's number.
+    pub id: u64,
+    /// What was done, or why it was refused.
+    pub text: String,
+    /// Set where it was refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused: Option<RefusedView>,
+}
+
+/// How an order about one of several jobs was refused: as alone it would have been.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedView {
+    /// HTTP status.
+    pub status: u16,
+    /// Stable word.
+    pub code: String,
 }
 
 /// Why something is as it is.

@@ -80,7 +80,24 @@ fn takes_minus(command: clap::Command) -> clap::Command {
 /// # Errors
 /// A mistake in it, or a help that was asked for.
 pub(crate) fn matches() -> Result<ArgMatches, clap::Error> {
-    command().try_get_matches().map_err(|error| without_value(without_environment(error)))
+    command().try_get_matches().map_err(|error| with_hint(without_value(without_environment(error))))
+}
+
+/// What others call a verb of carma's.
+const CALLED: [(&str, &str); 2] = [("top", "carma gpus --watch"), ("ps", "carma queue")];
+
+/// A word that means something elsewhere, with what it is here.
+fn with_hint(mut error: clap::Error) -> clap::Error {
+    let known = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(word)) => CALLED.iter().find(|(called, _)| called == word),
+        _ => None,
+    };
+    if let Some((_, here)) = known {
+        error.remove(ContextKind::SuggestedSubcommand);
+        let tip = format!("that is `{here}`").into();
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+    }
+    error
 }
 
 /// A mistake as it is told where no variable is set: clap counts options from the environment among those that were written, and puts them
@@ -826,6 +843,32 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_others_call_a_verb_is_known() {
+        let said = |words: &[&str]| {
+            let error = command().try_get_matches_from(words).unwrap_err();
+            with_hint(error).render().to_string()
+        };
+        assert!(
+            said(&["carma", "top"]).contains("tip: that is `carma gpus --watch`"),
+            "{}",
+            said(&["carma", "top"])
+        );
+        assert!(!said(&["carma", "frobnicate"]).contains("that is"));
+    }
+
+    #[test]
+    fn a_length_of_rows_is_of_a_report_that_has_rows() {
+        let parse = |words: &[&str]| {
+            let report = ["carma", "report", "--last", "1h", "--step", "1m"];
+            command().try_get_matches_from(report.iter().chain(words)).map_err(|error| error.kind())
+        };
+        for rows in [&["--csv"][..], &["--json"], &["--parquet"], &["--html"]] {
+            assert!(parse(rows).is_ok(), "{rows:?}");
+        }
+        assert_eq!(parse(&[]).unwrap_err(), ErrorKind::MissingRequiredArgument);
+    }
+
+    #[test]
     fn empty_values_are_refused() {
         for words in [
             &["submit", "-J", "", "true"][..],
@@ -1065,6 +1108,7 @@ pub(crate) struct SimulateArgs {
 #[derive(Debug, Args)]
 #[command(
     group(clap::ArgGroup::new("what").required(true).multiple(true).args(["file", "last", "since"])),
+    group(clap::ArgGroup::new("rows").multiple(true).args(["html", "csv", "parquet", "json"])),
     after_help = "Of a FILE it makes a page. Of recorded time it prints what that came to, without --html, --csv, --parquet or --json. What is recorded, and how much of it is kept: docs/recording.md."
 )]
 pub(crate) struct ReportArgs {
@@ -1093,7 +1137,8 @@ pub(crate) struct ReportArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// Length of a row, in whole seconds, 1s at least; of a page, as suits the drawing
-    #[arg(long, value_name = "TIME", value_parser = step)]
+    // What is printed without rows has no use for it.
+    #[arg(long, value_name = "TIME", value_parser = step, requires = "rows")]
     pub(crate) step: Option<Millis>,
     /// Where it goes: to this file
     #[arg(long, short, value_name = "FILE")]

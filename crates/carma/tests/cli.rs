@@ -139,6 +139,10 @@ fn err(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
+fn outcomes(all: &[Value]) -> Value {
+    json!({"version": 1, "outcomes": all})
+}
+
 fn error(code: &str, text: &str) -> Value {
     json!({"version": 1, "code": code, "error": text})
 }
@@ -205,24 +209,36 @@ fn nobody_at_the_socket_is_69() {
 
 #[test]
 fn refusals_have_codes_of_their_own() {
+    let of_bob = json!({
+        "id": 1, "text": "job 1 belongs to bob", "refused": {"status": 403, "code": "not_allowed"},
+    });
+    let done = |id: u64| json!({"id": id, "text": "cancelled"});
     let daemon = Daemon::start(&[
-        ("POST /v1/jobs/1/cancel", 403, error("not_allowed", "job 1 belongs to bob")),
-        ("POST /v1/jobs/2/cancel", 200, json!({"version": 1, "id": 2, "text": "cancelled"})),
+        ("POST /v1/orders/cancel", 200, outcomes(&[of_bob.clone()])),
+        ("POST /v1/orders/cancel", 200, outcomes(&[done(2), done(3)])),
+        ("POST /v1/orders/cancel", 200, outcomes(&[of_bob, done(2), done(3)])),
+        ("POST /v1/jobs/1/suspend", 403, error("not_allowed", "job 1 belongs to bob")),
+        ("POST /v1/jobs/2/suspend", 200, json!({"version": 1, "id": 2, "text": "suspended"})),
         ("POST /v1/jobs", 503, error("no_capacity", "the queue is full")),
         ("POST /v1/gpus/9/drain", 404, error("not_found", "there is no GPU 9")),
     ]);
     let output = daemon.carma(&["cancel", "1-3"]);
     assert_eq!(code(&output), 77);
-    assert_eq!(out(&output), "job 2: cancelled\n");
+    assert_eq!(out(&output), "job 2: cancelled\njob 3: cancelled\n");
     assert!(err(&output).starts_with("carma: job 1 belongs to bob\n"), "{}", err(&output));
     // It had asked which of them wait.
-    assert_eq!(daemon.paths().len(), 4, "a refusal does not stop the others");
+    assert_eq!(daemon.paths().len(), 3, "a refusal does not stop the others");
+    let output = daemon.carma(&["suspend", "1-3"]);
+    assert_eq!(code(&output), 77);
+    assert_eq!(out(&output), "job 2: suspended\n");
+    assert!(err(&output).starts_with("carma: job 1 belongs to bob\n"), "{}", err(&output));
+    assert_eq!(daemon.paths().len(), 7, "nor where each has a request of its own");
     // On a terminal: what was done, then what was refused.
     let both = daemon.dir.path().join("both");
     let file = || fs::File::options().create(true).append(true).open(&both).unwrap();
     carma(&daemon.socket(), &["cancel", "1-3"]).stdout(file()).stderr(file()).status().unwrap();
     let text = fs::read_to_string(&both).unwrap();
-    assert!(text.starts_with("job 2: cancelled\ncarma: job 1 belongs to bob\n"), "{text}");
+    assert!(text.starts_with("job 2: cancelled\njob 3: cancelled\ncarma: job 1 belongs to bob\n"), "{text}");
     let output = daemon.carma(&["submit", "true"]);
     assert_eq!((code(&output), err(&output).as_str()), (75, "carma: the queue is full\n"));
     let output = daemon.carma(&["drain", "9"]);
@@ -337,12 +353,16 @@ fn json_is_what_the_daemon_said() {
 fn a_submission_brings_its_surroundings() {
     let accepted =
         |id: u64| json!({"version": 1, "id": id, "log": format!("/logs/{id}.log"), "log_kept": false});
+    let mut two = accepted(8);
+    two["copies"] = json!([{"id": 9, "log": "/logs/9.log"}]);
     let daemon = Daemon::start(&[
         ("POST /v1/jobs", 200, accepted(7)),
-        ("POST /v1/jobs", 200, accepted(8)),
-        ("POST /v1/jobs", 200, accepted(9)),
+        ("POST /v1/jobs?count=2", 200, two.clone()),
         ("POST /v1/jobs", 200, accepted(10)),
-        ("POST /v1/jobs", 200, accepted(11)),
+        ("POST /v1/jobs?count=2", 200, two),
+        // Of one that is older, or had no time for more.
+        ("POST /v1/jobs?count=2", 200, accepted(11)),
+        ("POST /v1/jobs", 200, accepted(12)),
     ]);
     let dir = tempfile::tempdir().unwrap();
     let here = dir.path().canonicalize().unwrap();
@@ -406,7 +426,10 @@ fn a_submission_brings_its_surroundings() {
     assert_eq!(serde_json::from_slice::<Value>(&output.stdout).unwrap(), accepted(10));
     let output = daemon.carma(&["submit", "--json", "--repeat", "2", "true"]);
     let several: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(several, json!({"version": 1, "jobs": [accepted(11), accepted(11)]}));
+    assert_eq!(several, json!({"version": 1, "jobs": [accepted(8), accepted(9)]}));
+    let output = daemon.carma(&["submit", "--json", "--repeat", "2", "true"]);
+    let several: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(several, json!({"version": 1, "jobs": [accepted(11), accepted(12)]}));
 }
 
 #[test]
@@ -575,26 +598,35 @@ fn closed(daemon: &Daemon, args: &[&str]) -> (i32, String) {
 #[test]
 fn orders_are_given_also_where_nobody_reads_what_was_done() {
     let log = Path::new("/l");
-    let cancelled = |id: u64| json!({"version": 1, "id": id, "text": "cancelled"});
+    let cancelled = |id: u64| json!({"id": id, "text": "cancelled"});
+    let suspended = |id: u64| json!({"version": 1, "id": id, "text": "suspended"});
+    let accepted = json!({"version": 1, "id": 7, "log": "/l"});
     let daemon = Daemon::start(&[
-        ("POST /v1/jobs/1/cancel", 200, cancelled(1)),
-        ("POST /v1/jobs/2/cancel", 200, cancelled(2)),
-        ("POST /v1/jobs/3/cancel", 200, cancelled(3)),
-        ("POST /v1/jobs", 200, json!({"version": 1, "id": 7, "log": "/l"})),
+        ("POST /v1/orders/cancel", 200, outcomes(&[cancelled(1)])),
+        ("POST /v1/orders/cancel", 200, outcomes(&[cancelled(2), cancelled(3)])),
+        ("POST /v1/orders/cancel", 200, outcomes(&[cancelled(1)])),
+        ("POST /v1/orders/cancel", 200, outcomes(&[cancelled(2), cancelled(3)])),
+        ("POST /v1/jobs/1/suspend", 200, suspended(1)),
+        ("POST /v1/jobs/2/suspend", 200, suspended(2)),
+        ("POST /v1/jobs?count=3", 200, accepted.clone()),
+        ("POST /v1/jobs?count=2", 200, accepted.clone()),
+        ("POST /v1/jobs", 200, accepted),
         (&wait_path(1), 200, detail(1, "COMPLETED", Some(0), log)),
         (&wait_path(2), 200, detail(2, "FAILED", Some(3), log)),
     ]);
     let silent = |code: i32| (code, String::new());
     assert_eq!(closed(&daemon, &["cancel", "1-3"]), silent(0));
-    assert_eq!(daemon.paths().len(), 4);
+    assert_eq!(daemon.paths().len(), 3);
+    assert_eq!(closed(&daemon, &["suspend", "1-2"]), silent(0));
+    assert_eq!(daemon.paths().len(), 6);
     assert_eq!(closed(&daemon, &["submit", "--repeat", "3", "true"]), silent(0));
-    assert_eq!(daemon.paths().len(), 7);
+    assert_eq!(daemon.paths().len(), 9);
     assert_eq!(closed(&daemon, &["wait", "1", "2"]), silent(3));
     assert_eq!(closed(&daemon, &["wait", "--json", "1", "2"]), silent(3));
     // A disk that is full stops none of them, and is told.
     let full = || fs::File::options().write(true).open("/dev/full").unwrap();
     let output = carma(&daemon.socket(), &["cancel", "1-3"]).stdout(full()).output().unwrap();
-    assert_eq!(daemon.paths().iter().filter(|path| path.ends_with("/cancel")).count(), 6);
+    assert_eq!(daemon.paths().iter().filter(|path| path.ends_with("/cancel")).count(), 4);
     assert_eq!(code(&output), 1);
     assert!(err(&output).starts_with("carma: cannot write the output: "), "{}", err(&output));
 }

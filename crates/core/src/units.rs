@@ -126,6 +126,12 @@ impl Millis {
         Self(s * 1000)
     }
 
+    /// The same in seconds.
+    #[must_use]
+    pub const fn as_secs_f64(self) -> f64 {
+        self.0 as f64 / 1000.0
+    }
+
     /// The span since `earlier`, zero if that lies in the future.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {

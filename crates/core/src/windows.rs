@@ -166,11 +166,11 @@ impl Ring {
         let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / n as f64;
         let alpha = 2.0 / (n as f64 + 1.0);
         let ema = values.iter().fold(first.to_f64(), |e, v| e + alpha * (v - e));
-        let seconds = |at: Millis| at.since(first_at).0 as f64 / 1000.0;
+        let seconds = |at: Millis| at.since(first_at).as_secs_f64();
         let (mut ema_half, mut last) = (first.to_f64(), first_at);
         for (t, v) in &self.0 {
             // By the time since the last sample, not by samples: how often they are taken must not change what it says.
-            let left = 0.5f64.powf(t.since(last).0 as f64 / 1000.0);
+            let left = 0.5f64.powf(t.since(last).as_secs_f64());
             ema_half = v.to_f64() + (ema_half - v.to_f64()) * left;
             last = *t;
         }

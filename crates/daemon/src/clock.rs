@@ -38,7 +38,7 @@ impl Clock {
     /// What it showed, or will show, that many seconds after the machine's boot; in seconds.
     #[must_use]
     pub fn at_boot_s(&self, boot_s: f64) -> f64 {
-        self.base.0 as f64 / 1000.0 + (boot_s - self.started.as_secs_f64()) * f64::from(self.speed)
+        self.base.as_secs_f64() + (boot_s - self.started.as_secs_f64()) * f64::from(self.speed)
     }
 
     /// How long to sleep in life until the clock shows `at`.

@@ -4,7 +4,7 @@ use crate::journal::StoredJob;
 use crate::run::pace::Counts;
 use crate::run_time;
 use crate::slowdown::settled_at;
-use crate::view::{Asker, Live, Subject, attempts, indices};
+use crate::view::{Asker, OfJob, Subject, attempts, indices};
 use carma_api::VERSION;
 use carma_api::wire::{
     EndView, ExplainReply, GpuVerdict, LeftView, NeighbourView, ProgressView, RateView, RelievedView,
@@ -20,29 +20,11 @@ use carma_core::units::{Fraction, MiB, Millis};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-/// What is known of a job beside the state.
-#[derive(Clone, Copy)]
-pub struct Beside<'a> {
-    /// What was submitted.
-    pub stored: Option<&'a StoredJob>,
-    /// How fast it goes.
-    pub rate: Option<&'a RateView>,
-    /// What runs of its command take at most, also where more is declared of it; zero: not known.
-    pub took: MiB,
-    /// What is known of running jobs.
-    pub live: Live<'a>,
-}
-
-/// Why a job waits, or why it went where it went.
+/// Why a job waits, or why it went where it went. `stored`: what was submitted. `took`: what runs of its command take at most, also
+/// where more is declared of it; zero: not known.
 #[must_use]
-pub fn explain(
-    asker: Asker<'_>,
-    state: &State,
-    now: Millis,
-    subject: &Subject<'_>,
-    beside: Beside<'_>,
-) -> ExplainReply {
-    let Beside { stored, rate, took, live } = beside;
+pub fn explain(of: OfJob<'_>, stored: Option<&StoredJob>, took: MiB) -> ExplainReply {
+    let OfJob { asker, state, now, subject, rate, live } = of;
     let (job, counts) = (subject.job(), live.counts);
     let id = job.spec.id;
     let waits = subject.waits(state, now);
@@ -62,7 +44,7 @@ pub fn explain(
         // Of the engine, not of the job.
         unwritten: None,
     };
-    match (subject, &job.phase) {
+    match (&subject, &job.phase) {
         (Subject::Live(_), Phase::Pending) => {
             let mut answers = carma_core::plan::answers(state, now, job);
             answers.sort_by_key(|answer| answer.gpu);
@@ -84,7 +66,7 @@ pub fn explain(
             reply.sooner = found.iter().filter_map(sooner).collect();
         }
         (Subject::Live(_), Phase::Running { placement, .. }) if !job.is_off() => {
-            reply.running = Some(running(state, now, job, placement, (rate, counts)));
+            reply.running = Some(running(state, now, job, placement, (rate.as_ref(), counts)));
         }
         (Subject::Live(_), Phase::Running { .. }) => {
             if let Some(back) = returning(asker, state, now, job, counts) {
@@ -200,35 +182,23 @@ fn end_for_return(
 
 /// An explanation as others see it. Row, answers and attempts are made for the asker already; the rest is numbers and
 /// carma's own words.
-fn strangers_explanation(reply: ExplainReply) -> ExplainReply {
+fn strangers_explanation(mut reply: ExplainReply) -> ExplainReply {
     let ExplainReply {
-        version,
-        now_ms,
-        job,
-        policy,
+        version: _,
+        now_ms: _,
+        job: _,
+        policy: _,
         // Its reasons may name the model and its files.
-        estimate: _,
-        waiting,
-        gpus,
-        sooner,
-        running,
-        attempts,
-        unwritten,
-    } = reply;
-    let estimate = None;
-    ExplainReply {
-        version,
-        now_ms,
-        job,
-        policy,
         estimate,
-        waiting,
-        gpus,
-        sooner,
-        running,
-        attempts,
-        unwritten,
-    }
+        waiting: _,
+        gpus: _,
+        sooner: _,
+        running: _,
+        attempts: _,
+        unwritten: _,
+    } = &mut reply;
+    *estimate = None;
+    reply
 }
 
 /// Its place in the queue, and why it has it. `None`: it is not there.
@@ -637,6 +607,7 @@ fn out_of_memory(state: &State, job: &Job, placement: &Placement, alone: bool) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::view::Live;
     use crate::view::tests::{gpu, new_job, seen};
     use carma_core::input::{Action, Input, Observation};
     use carma_core::model::{EndCause, EndLevel, GpuId, NewJob, ProcessRef, Request, RunTime, RunsOf, User};
@@ -654,19 +625,7 @@ mod tests {
     }
 
     fn submit(state: &mut State, id: u64, gpus: u32, priority: i32) {
-        let (hour, basis) = (3600, RunsOf::Command);
-        let (low_s, median_s, high_s) = (hour, hour, hour);
-        let run_time = RunTime {
-            low_s,
-            median_s,
-            high_s,
-            basis,
-            runs: 1,
-            commands: 1,
-            counted: false,
-            scaled: false,
-            exact: false,
-        };
+        let run_time = RunTime::of(3600, RunsOf::Command);
         let save_grace = Some(Millis::secs(120));
         let request = Request { exclusive: true, priority, save_grace, ..Request::of(gpus) };
         let new = NewJob { run_time: Some(run_time), request, ..new_job(id) };
@@ -816,8 +775,8 @@ mod tests {
             let user = User::new(uid, "a");
             let asker = Asker::new(&user, false);
             let subject = Subject::Live(state.job(JobId(id)).unwrap());
-            let beside = Beside { stored: None, rate: None, took: MiB::ZERO, live };
-            let reply = explain(asker, &state, NOW, &subject, beside);
+            let of = OfJob { asker, state: &state, now: NOW, subject, rate: None, live };
+            let reply = explain(of, None, MiB::ZERO);
             assert!(reply.job.left.is_some() && reply.waiting.is_some() == (id == 3));
             let jobs = crate::view::jobs(asker, &state, NOW, live);
             serde_json::to_string(&(reply, jobs)).unwrap()

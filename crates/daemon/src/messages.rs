@@ -64,12 +64,35 @@ pub struct Standing {
 /// An answer to come.
 pub type Answer<T> = oneshot::Sender<Result<T, Refused>>;
 
+/// What came of an order for one of many jobs.
+pub type OfOne = (JobId, Result<DoneReply, Refused>);
+
+/// What one request asks of many jobs: so much of it is done as there is time for in one turn.
+pub enum Bulk {
+    /// So many copies of a job are submitted.
+    Submit(Box<Submission>, u32, Peer, Answer<SubmitReply>),
+    /// An order is given to these, in their order. The answer: what came of it for the first of them.
+    Order(fn(JobId) -> Order, Vec<JobId>, Peer, Answer<Vec<OfOne>>),
+}
+
+impl Bulk {
+    /// Does nothing of it, and says why.
+    pub fn refuse(self, why: Refused) {
+        match self {
+            Self::Submit(.., answer) => drop(answer.send(Err(why))),
+            Self::Order(.., answer) => drop(answer.send(Err(why))),
+        }
+    }
+}
+
 /// What the engine is told.
 pub enum Message {
     /// A job is submitted.
     Submit(Box<Submission>, Peer, Answer<SubmitReply>),
     /// An order is given.
     Order(Order, Peer, Answer<DoneReply>),
+    /// A client asks for something of many jobs.
+    Bulk(Bulk),
     /// A probe measured a CUDA context.
     Context(ContextProbe, Peer, Answer<DoneReply>),
     /// A client asks what was learned of memory.

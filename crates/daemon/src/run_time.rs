@@ -142,10 +142,10 @@ fn expected_left(
     };
     let elapsed = started.map_or(Millis::ZERO, |started| now.since(started));
     // Of one that is not heard any more, as long as it can be where its count would be.
-    let last = lost.copied().flatten().and_then(|done| done.left_unheard_s(seconds(now)));
+    let last = lost.copied().flatten().and_then(|done| done.left_unheard_s(now.as_secs_f64()));
     let still = counts.still.get(&job.spec.id).copied();
     // Of one that stands still it is not known when it goes on: what was left when it last counted.
-    let told_s = |done: &Done| if still.is_some() { done.at_s } else { seconds(now) };
+    let told_s = |done: &Done| if still.is_some() { done.at_s } else { now.as_secs_f64() };
     let by_count = started.and(done).and_then(|done| done.left_s(told_s(done)));
     let by_count = by_count.or(last.filter(|left| *left > 0.0));
     let by_count = by_count.or_else(|| started.and_then(|_| left_of_counted(state, job, done)));
@@ -200,11 +200,6 @@ fn beside(alone_s: u64, progress: Option<Fraction>) -> u64 {
     let progress =
         progress.map_or(Fraction::ONE, |progress| progress.clamp(Fraction::percent(10), Fraction::ONE));
     alone_s.saturating_mul(u64::from(Fraction::ONE.0)) / u64::from(progress.0)
-}
-
-/// Seconds on the daemon's clock.
-fn seconds(at: Millis) -> f64 {
-    at.0 as f64 / 1000.0
 }
 
 #[cfg(test)]
@@ -302,18 +297,7 @@ mod tests {
         use carma_core::slowdown::Counted;
         let at = Millis::secs(60);
         let mut state = State::default();
-        let (low_s, median_s, high_s) = (50, 55, 60);
-        let run_time = RunTime {
-            low_s,
-            median_s,
-            high_s,
-            basis: RunsOf::Command,
-            runs: 1,
-            commands: 1,
-            counted: false,
-            scaled: false,
-            exact: false,
-        };
+        let run_time = RunTime { low_s: 50, high_s: 60, ..RunTime::of(55, RunsOf::Command) };
         let new = NewJob { run_time: Some(run_time), ..new_job(1) };
         for input in [
             Input::Inventory(vec![gpu(0)]),

@@ -31,9 +31,9 @@ use carma_interference::profile::{self, Metrics, Pauses, Profile, Profiles, Rate
 use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::{Done, Measured};
 use carma_interference::{lucid, outlook};
-use carma_memory::history::oldest_of_most;
 use carma_run_time::news::is_count_news;
 use fastest::{Fastest, is_countable};
+use rows::{Key, Rows};
 use serde::{Deserialize, Serialize};
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -77,17 +77,6 @@ const MODEL: &str = "model";
 /// Samples kept for a profile: two minutes at one a second.
 const MOST_SAMPLES: usize = 120;
 
-/// By command and product name of the GPU.
-type Profiled = BTreeMap<(u64, String), Known>;
-
-/// What is known of a command alone.
-struct Known {
-    profile: Profile,
-    used: Millis,
-    /// Whose command it is. `None`: an older version stored it.
-    uid: Option<u32>,
-}
-
 /// The body of a row.
 #[derive(Serialize)]
 struct Stored<'a> {
@@ -115,23 +104,21 @@ pub struct Slowdowns {
     fresh: SlowdownModel,
     /// For a policy that goes by what jobs get done together.
     kace: Option<Trained>,
-    profiles: Profiled,
+    /// What is known of commands alone.
+    profiles: Rows<Profile>,
     /// Of commands without a profile.
     assumed: Assumptions,
     /// Of commands whose speed alone is not known.
     fastest: Fastest,
     watched: BTreeMap<JobId, Watch>,
     rates: Rates,
-    /// Rows to store.
-    changed: BTreeSet<(u64, String)>,
-    forgotten: Vec<(u64, String)>,
     model_changed: bool,
     model_stored: Millis,
     /// What was learned since the last answers.
     news: News,
     answered: Answered,
     /// Sharing scores by command and product name of the GPU, and of how many profiles each was made.
-    scores: BTreeMap<(u64, String), (u8, usize)>,
+    scores: BTreeMap<Key, (u8, usize)>,
     /// Profiles changed since the core was told.
     untold: bool,
     /// Running jobs may be of commands whose profile is another one now.
@@ -190,6 +177,17 @@ struct Alone {
     samples: Samples,
 }
 
+/// What one look at all jobs gathers.
+#[derive(Default)]
+struct Found {
+    /// What the core should know.
+    inputs: Vec<Input>,
+    /// Progress that the model is to learn from.
+    observed: BTreeMap<JobId, f64>,
+    /// Jobs that count, though when their first step began is not known yet.
+    counting: BTreeSet<JobId>,
+}
+
 /// Activity samples of a job's GPUs, for means and percentiles.
 #[derive(Default)]
 struct Samples {
@@ -208,13 +206,11 @@ impl Slowdowns {
             model: SlowdownModel::shipped(),
             fresh: SlowdownModel::shipped(),
             kace,
-            profiles: BTreeMap::new(),
+            profiles: Rows::default(),
             assumed: Assumptions::default(),
             fastest: Fastest::default(),
             watched: BTreeMap::new(),
             rates: Rates::default(),
-            changed: BTreeSet::new(),
-            forgotten: Vec::new(),
             model_changed: false,
             model_stored: Millis::ZERO,
             news: News { model: true, ..News::default() },
@@ -231,7 +227,7 @@ impl Slowdowns {
     /// Goes back to what was stored.
     pub fn restore(&mut self, rows: &[(String, String)]) {
         self.model = SlowdownModel::shipped();
-        self.profiles.clear();
+        self.profiles = Rows::default();
         (self.assumed, self.fastest) = (Assumptions::default(), Fastest::default());
         for (key, body) in rows {
             let read = if key == MODEL {
@@ -244,14 +240,12 @@ impl Slowdowns {
             }
         }
         // An older carma may have seen them alone, and left what was assumed of them.
-        for (key, known) in &self.profiles {
+        for (key, profile) in self.profiles.iter() {
             self.assumed.forget(key);
-            if known.profile.rate.is_some() {
+            if profile.rate.is_some() {
                 self.fastest.forget(key);
             }
         }
-        self.changed.clear();
-        self.forgotten.clear();
         self.model_changed = false;
         self.news.model = true;
         self.scores.clear();
@@ -281,7 +275,7 @@ impl Slowdowns {
         profile.check().map_err(|e| e.to_string())?;
         let key = (command, gpu.to_owned());
         match kind {
-            "profile" => drop(self.profiles.insert(key, Known { profile, used: Millis::ZERO, uid })),
+            "profile" => self.profiles.restore(key, profile, uid),
             "assumed" => self.assumed.restore(key, profile, uid),
             _ => self.fastest.restore(key, profile, uid),
         }
@@ -309,7 +303,7 @@ impl Slowdowns {
     /// What is known of a command alone on a type of GPU.
     #[must_use]
     pub fn profile(&self, command_key: u64, gpu: &str) -> Option<&Profile> {
-        self.profiles.get(&(command_key, gpu.to_owned())).map(|known| &known.profile)
+        self.profiles.get(&(command_key, gpu.to_owned()))
     }
 
     /// Rows that changed since the last time; the model's now and then.
@@ -343,14 +337,7 @@ impl Slowdowns {
     }
 
     fn profile_rows(&mut self) -> Vec<(String, Option<String>)> {
-        let forgotten = self.forgotten.drain(..).map(|key| (key, None));
-        let changed = std::mem::take(&mut self.changed);
-        let changed = changed.into_iter().map(|key| {
-            let known =
-                self.profiles.get(&key).map(|known| Stored { profile: &known.profile, uid: known.uid });
-            (key, known)
-        });
-        let mut rows = rows_of("profile", forgotten.chain(changed));
+        let mut rows = rows_of("profile", self.profiles.changes(|profile| profile));
         rows.extend(rows_of("assumed", self.assumed.changes()));
         rows.extend(rows_of("fastest", self.fastest.changes()));
         rows
@@ -360,39 +347,31 @@ impl Slowdowns {
     /// unless it is otherwise.
     fn keep(&mut self, spec: &spec::NewJob, gpu: &str, mut profile: Profile, now: Millis) {
         let (key, uid) = ((spec.command_key, gpu.to_owned()), Some(spec.user.uid));
-        if let Some(Known { profile: old, used, .. }) = self.profiles.get_mut(&key) {
-            *used = now;
-            // Slow steps take longer to count than a first profile does.
-            profile.rate = profile.rate.or_else(|| old.rate.clone());
-            profile.latency_p99_ms = profile.latency_p99_ms.or(old.latency_p99_ms);
-            if profile.watched_s < old.watched_s && alike(&profile, old) {
-                return;
+        if let Some(oldest) = self.profiles.make_room(&key, uid) {
+            // It may be known on another type of GPU.
+            if !self.profiles.has_command(oldest.0) {
+                self.model.forget(&class(oldest.0));
             }
+            self.scores.remove(&oldest);
+            self.news.commands.insert(oldest.0);
         }
-        if self.profiles.len() >= MOST_PROFILES && !self.profiles.contains_key(&key) {
-            let all = || self.profiles.iter().map(|(key, known)| (known.uid, known.used, key));
-            if let Some(oldest) = oldest_of_most(all, uid).cloned() {
-                self.profiles.remove(&oldest);
-                let mut rest = self.profiles.range((oldest.0, String::new())..);
-                // It may be known on another type of GPU.
-                if rest.next().is_none_or(|((command, _), _)| *command != oldest.0) {
-                    self.model.forget(&class(oldest.0));
-                }
-                self.scores.remove(&oldest);
-                self.changed.remove(&oldest);
-                self.news.commands.insert(oldest.0);
-                self.forgotten.push(oldest);
-            }
+        let known = self.profiles.used(now, &key, uid, Profile::default);
+        // Slow steps take longer to count than a first profile does.
+        profile.rate = profile.rate.or_else(|| known.rate.clone());
+        profile.latency_p99_ms = profile.latency_p99_ms.or(known.latency_p99_ms);
+        if profile.watched_s < known.watched_s && alike(&profile, known) {
+            return;
         }
+        let has_rate = profile.rate.is_some();
+        *known = profile;
         self.news.commands.insert(key.0);
         (self.untold, self.powers) = (true, true);
         self.scores.remove(&key);
         self.assumed.forget(&key);
-        if profile.rate.is_some() {
+        if has_rate {
             self.fastest.forget(&key);
         }
-        self.changed.insert(key.clone());
-        self.profiles.insert(key, Known { profile, used: now, uid });
+        self.profiles.changed(key);
     }
 
     /// An attempt is over.
@@ -429,70 +408,13 @@ impl Slowdowns {
         looks: &[Look],
         iterations: impl Fn(JobId) -> Option<u64>,
     ) -> Vec<Input> {
-        let mut inputs = Vec::new();
-        let mut observed: BTreeMap<JobId, f64> = BTreeMap::new();
-        let mut counting: BTreeSet<JobId> = BTreeSet::new();
+        let mut found = Found::default();
         // How far jobs are counts where they are judged over their whole run.
         let done = state.options().policy.progress.map(|_| self.paces.done(state, now)).unwrap_or_default();
         for job in state.active_jobs() {
-            let Phase::Running { placement, .. } = &job.phase else { continue };
-            let attempt = placement.attempt;
-            let gpus: Vec<&Gpu> = placement.gpus.iter().filter_map(|id| state.gpu(*id)).collect();
-            // While it is suspended it stands still, which is no neighbour's doing.
-            let is_on = job.suspension().is_none();
-            let Some(neighbourhood) = Neighbourhood::of(job.spec.id, &gpus).filter(|_| is_on) else {
-                // The speed that it had before is not the present one.
-                let counts = self.paces.counts(job.spec.id).filter(|_| is_on);
-                self.publish(job.spec.id, counts.map(|_| rate_view(None, None, None, counts)));
-                if let Some(watch) = self.watched.get_mut(&job.spec.id) {
-                    watch.breaks(now);
-                    if is_on {
-                        self.show_latency(now, state, job);
-                    }
-                }
-                continue;
-            };
-            let watch = self.watched.entry(job.spec.id).or_insert_with(|| Watch::new(attempt, now));
-            if watch.attempt != attempt {
-                *watch = Watch::new(attempt, now);
-            }
-            let active = stepless_since(job.spec.id, &gpus);
-            if let Some(active) = active.filter(|active| watch.first_look <= *active + ADOPTED) {
-                let counted = self.paces.rate(job.spec.id, active, now, None);
-                let counted = counted.filter(|rate| rate.advances > 0 && !rate.prepares);
-                counting.extend(counted.as_ref().map(|_| job.spec.id));
-                let began = counted.filter(|rate| rate.advances >= ADVANCES).map(|rate| first_step(&rate));
-                inputs.extend(began.map(|began| Input::Stepped {
-                    job: job.spec.id,
-                    attempt,
-                    ago: now.since(began),
-                }));
-            }
-            // While it starts up it does nothing of what it counts.
-            let works = |gpu: &Gpu| gpu.tenant(job.spec.id).is_some_and(|t| t.settled || t.stepped.is_some());
-            let counts = gpus.iter().all(|gpu| works(gpu)) && self.paces.is_heard(job.spec.id, now);
-            if watch.settled.is_none()
-                && gpus.iter().all(|gpu| gpu.tenant(job.spec.id).is_some_and(|t| t.settled))
-            {
-                watch.settled = Some(now);
-            }
-            let share = Some(done.get(&job.spec.id)).filter(|_| counts).and_then(|done| watch.counts(done));
-            inputs.extend(share.map(|share| Input::Counted { job: job.spec.id, attempt, share }));
-            let length = iterations(job.spec.id);
-            // With fewer threads than it asked for it is not as it is alone.
-            let narrowed = is_narrowed(job) && placement.thread_percent != job.spec.request.thread_percent;
-            if any_passing(state, &gpus) || (neighbourhood.alone && narrowed) {
-                watch.breaks(now);
-                self.unmeasure(job.spec.id);
-            } else if neighbourhood.alone {
-                let window = state.options().slowdown_window;
-                self.look_alone(now, (job, length), &gpus, &neighbourhood, window, looks);
-            } else {
-                let job = (job, attempt, length);
-                inputs.extend(self.look_beside(now, state, job, &gpus, &neighbourhood, &mut observed));
-            }
-            self.show_latency(now, state, job);
+            self.look_at(now, state, (job, done.get(&job.spec.id)), &iterations, looks, &mut found);
         }
+        let Found { inputs, observed, counting } = found;
         if !observed.is_empty() {
             self.learn(state, &observed);
         }
@@ -507,7 +429,7 @@ impl Slowdowns {
             let rate = paces.rate(job.spec.id, from, now, own).filter(is_countable)?;
             let rate = of_length(rate, iterations(job.spec.id)).rate;
             let key = (job.spec.command_key, gpu.to_owned());
-            let alone = profiles.get(&key).and_then(|known| known.profile.rate.as_ref());
+            let alone = profiles.get(&key).and_then(|profile| profile.rate.as_ref());
             match alone.filter(|alone| alone.counts_like(&rate) && alone.per_s > 0.0) {
                 Some(alone) => Some(Going::At(rate.per_s / alone.per_s)),
                 None => fastest.at_most(&key, &rate).map(Going::AtMost),
@@ -524,6 +446,71 @@ impl Slowdowns {
         inputs
     }
 
+    /// Looks at one job. `done`: how far it is by its own count.
+    fn look_at(
+        &mut self,
+        now: Millis,
+        state: &State,
+        (job, done): (&Job, Option<&Done>),
+        iterations: impl Fn(JobId) -> Option<u64>,
+        looks: &[Look],
+        found: &mut Found,
+    ) {
+        let Phase::Running { placement, .. } = &job.phase else { return };
+        let (id, attempt) = (job.spec.id, placement.attempt);
+        let gpus: Vec<&Gpu> = placement.gpus.iter().filter_map(|id| state.gpu(*id)).collect();
+        // While it is suspended it stands still, which is no neighbour's doing.
+        let is_on = job.suspension().is_none();
+        let Some(neighbourhood) = Neighbourhood::of(id, &gpus).filter(|_| is_on) else {
+            // The speed that it had before is not the present one.
+            let counts = self.paces.counts(id).filter(|_| is_on);
+            self.publish(id, counts.map(|_| rate_view(None, None, None, counts)));
+            if let Some(watch) = self.watched.get_mut(&id) {
+                watch.breaks(now);
+                if is_on {
+                    self.show_latency(now, state, job);
+                }
+            }
+            return;
+        };
+        let watch = self.watched.entry(id).or_insert_with(|| Watch::new(attempt, now));
+        if watch.attempt != attempt {
+            *watch = Watch::new(attempt, now);
+        }
+        let active = stepless_since(id, &gpus);
+        if let Some(active) = active.filter(|active| watch.first_look <= *active + ADOPTED) {
+            let counted = self.paces.rate(id, active, now, None);
+            let counted = counted.filter(|rate| rate.advances > 0 && !rate.prepares);
+            found.counting.extend(counted.as_ref().map(|_| id));
+            let began = counted.filter(|rate| rate.advances >= ADVANCES).map(|rate| first_step(&rate));
+            let stepped = began.map(|began| Input::Stepped { job: id, attempt, ago: now.since(began) });
+            found.inputs.extend(stepped);
+        }
+        // While it starts up it does nothing of what it counts.
+        let works = |gpu: &Gpu| gpu.tenant(id).is_some_and(|t| t.settled || t.stepped.is_some());
+        let counts = gpus.iter().all(|gpu| works(gpu)) && self.paces.is_heard(id, now);
+        if watch.settled.is_none() && gpus.iter().all(|gpu| gpu.tenant(id).is_some_and(|t| t.settled)) {
+            watch.settled = Some(now);
+        }
+        let share = counts.then(|| watch.counts(done)).flatten();
+        found.inputs.extend(share.map(|share| Input::Counted { job: id, attempt, share }));
+        let length = iterations(id);
+        // With fewer threads than it asked for it is not as it is alone.
+        let narrowed = is_narrowed(job) && placement.thread_percent != job.spec.request.thread_percent;
+        if any_passing(state, &gpus) || (neighbourhood.alone && narrowed) {
+            watch.breaks(now);
+            self.unmeasure(id);
+        } else if neighbourhood.alone {
+            let window = state.options().slowdown_window;
+            self.look_alone(now, (job, length), &gpus, &neighbourhood, window, looks);
+        } else {
+            let job = (job, attempt, length);
+            let news = self.look_beside(now, state, job, &gpus, &neighbourhood, &mut found.observed);
+            found.inputs.extend(news);
+        }
+        self.show_latency(now, state, job);
+    }
+
     /// Looks how fast jobs are whose speed alone is not known.
     fn look_for_fastest(&mut self, now: Millis, state: &State, iterations: impl Fn(JobId) -> Option<u64>) {
         for job in state.active_jobs() {
@@ -534,9 +521,7 @@ impl Slowdowns {
             let steps = stepped.and_then(|at| at.into_iter().max()).map(|at| at + FIRST_STEPS);
             let is_at_steps = steps.is_some_and(|at| at <= now) && job.suspension().is_none();
             let key = placed(state, job).map(|gpu| (job.spec.command_key, gpu.to_owned()));
-            let knows = |key: &(u64, String)| {
-                self.profiles.get(key).is_some_and(|known| known.profile.rate.is_some())
-            };
+            let knows = |key: &Key| self.profiles.get(key).is_some_and(|profile| profile.rate.is_some());
             let Some(key) = key.filter(|key| is_at_steps && !knows(key)) else {
                 self.fastest.left(id);
                 continue;
@@ -660,7 +645,7 @@ impl Slowdowns {
         }
         // Again when twice as much was seen.
         alone.due = now + now.since(since).max(PROFILE);
-        let known = || self.profiles.get(&key)?.profile.rate.as_ref();
+        let known = || self.profiles.get(&key)?.rate.as_ref();
         let rate = self.paces.rate(id, from, now, watch.own.as_ref());
         let rate = rate.filter(|rate| is_work(rate, watch.rate.as_ref().or_else(known)));
         let rate = rate.map(|rate| between_pauses(&self.paces, id, (from, now), window, rate));
@@ -673,7 +658,7 @@ impl Slowdowns {
             rate: counted.clone(),
             metrics: alone.samples.metrics(),
             latency_p99_ms: self.paces.p99(id, from, now).filter(P99::is_enough).map(|p99| p99.ms),
-            watched_s: Some(now.since(since).0 as f64 / 1000.0),
+            watched_s: Some(now.since(since).as_secs_f64()),
             ..Profile::default()
         };
         profile.metrics.memory_mib =
@@ -741,7 +726,7 @@ impl Slowdowns {
         let key = (job.spec.command_key, gpus.first()?.info.name.clone());
         // What others of its command do with all threads is no measure of it.
         let asks_for_fewer = job.spec.request.thread_percent.is_some_and(|percent| percent < 100);
-        let known = self.profiles.get(&key).and_then(|known| known.profile.rate.clone());
+        let known = self.profiles.get(&key).and_then(|profile| profile.rate.clone());
         let earlier = known.filter(|rate| !asks_for_fewer && rate.per_s > 0.0);
         let watch = self.watched.get_mut(&id)?;
         watch.alone = None;
@@ -776,14 +761,14 @@ impl Slowdowns {
             let silence = self.paces.silence(id, watch.own.as_ref(), now).map(|silence| silence.min(over));
             let gaps = if counted > 0.0 { SILENCE } else { STANDSTILL };
             let is_longer = |(gap_s, silence): (f64, Millis)| {
-                silence.0 as f64 / 1000.0 >= longest_silence(gaps * gap_s, pauses)
+                silence.as_secs_f64() >= longest_silence(gaps * gap_s, pauses)
             };
             watch.gap_s.zip(silence).is_some_and(is_longer) && self.paces.is_heard(id, from)
         };
         let progress = match (&together, alone) {
             (Some(now), Some(alone)) => Some(now.per_s / alone.per_s),
             (None, Some(alone)) if !does_other && is_silent() => {
-                Some(counted / (over.0 as f64 / 1000.0) / alone.per_s)
+                Some(counted / over.as_secs_f64() / alone.per_s)
             }
             _ => None,
         };
@@ -928,12 +913,8 @@ impl Slowdowns {
     /// with, when they are twice as many, and no sooner: a turn of the daemon is short.
     fn score(&mut self, command_key: u64, gpu: &str, sharing: SharingMode) -> Option<u8> {
         let key = (command_key, gpu.to_owned());
-        let all: Vec<&Profile> = self
-            .profiles
-            .iter()
-            .filter(|((_, name), _)| name == gpu)
-            .map(|(_, known)| &known.profile)
-            .collect();
+        let of_type = self.profiles.iter().filter(|((_, name), _)| name == gpu);
+        let all: Vec<&Profile> = of_type.map(|(_, profile)| profile).collect();
         if let Some((score, of)) = self.scores.get(&key)
             && (all.len() == *of || (*of >= lucid::MOST_PARTNERS && all.len() < 2 * of))
         {
@@ -1025,17 +1006,17 @@ impl Slowdowns {
 
 /// What is known of jobs alone, and assumed of those of which that is not known: jobs of one command do the same.
 struct KnownAlone<'a> {
-    profiles: &'a Profiled,
+    profiles: &'a Rows<Profile>,
     assumed: &'a Assumptions,
 }
 
 impl outlook::Alone for KnownAlone<'_> {
     fn knows(&self, command: u64, gpu: &str) -> bool {
-        self.profiles.contains_key(&(command, gpu.to_owned()))
+        self.profiles.get(&(command, gpu.to_owned())).is_some()
     }
 
     fn profile(&self, command: u64, gpu: &str) -> Option<Profile> {
-        self.profiles.get(&(command, gpu.to_owned())).map(|known| known.profile.clone())
+        self.profiles.get(&(command, gpu.to_owned())).cloned()
     }
 
     fn assumed(&self, command: u64, gpu: &str) -> Profile {
@@ -1057,9 +1038,9 @@ fn placed<'a>(state: &'a State, job: &Job) -> Option<&'a str> {
 /// Rows to store of profiles of this kind; `None`: one that is forgotten.
 fn rows_of<'a>(
     kind: &str,
-    profiles: impl Iterator<Item = ((u64, String), Option<Stored<'a>>)>,
+    profiles: impl Iterator<Item = (Key, Option<Stored<'a>>)>,
 ) -> Vec<(String, Option<String>)> {
-    let row = |((command, gpu), stored): ((u64, String), Option<Stored<'_>>)| {
+    let row = |((command, gpu), stored): (Key, Option<Stored<'_>>)| {
         let name = format!("{kind}/{command:016x}/{gpu}");
         match stored.as_ref().map(serde_json::to_string).transpose() {
             Ok(body) => Some((name, body)),
@@ -1286,7 +1267,7 @@ fn between_pauses(
     window: Millis,
     rate: Measured,
 ) -> Measured {
-    let ((gap_s, longest_s), window_s) = (rate.gaps_s, window.0 as f64 / 1000.0);
+    let ((gap_s, longest_s), window_s) = (rate.gaps_s, window.as_secs_f64());
     if longest_s <= (SILENCE * gap_s).max(window_s / 3.0) {
         return rate;
     }

@@ -31,6 +31,7 @@ const MOST_VALUES: usize = 32_768;
 /// A submission that was found to be in order, as far as that can be said without the state.
 pub struct Submission {
     request: SubmitRequest,
+    bytes: u64,
     rest: u64,
     gist: Gist,
 }
@@ -57,17 +58,24 @@ impl Submission {
     /// # Errors
     /// As [`Self::read`].
     pub fn check(request: SubmitRequest, uid: u32, limits: &UserLimits) -> Result<Self, Refused> {
-        let rest = size_without_env(&request);
+        let bytes = size(&request);
+        let rest = bytes.saturating_sub(size(&request.env));
         check_request(&request, rest)?;
         quota::may_ever(&request, limits)?;
         let gist = Gist::of(&request, uid);
-        Ok(Self { request, rest, gist })
+        Ok(Self { request, bytes, rest, gist })
     }
 
     /// What is submitted.
     #[must_use]
     pub const fn request(&self) -> &SubmitRequest {
         &self.request
+    }
+
+    /// What it takes as JSON, bytes.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// What it takes beside its environment, as the journal has it, bytes.
@@ -113,10 +121,6 @@ fn size(value: &impl serde::Serialize) -> u64 {
     let mut count = Count(0);
     // What cannot be written as JSON is written nowhere.
     serde_json::to_writer(&mut count, value).map_or(0, |()| count.0)
-}
-
-fn size_without_env(request: &SubmitRequest) -> u64 {
-    size(request).saturating_sub(size(&request.env))
 }
 
 /// What the core cannot know to be wrong. `rest`: what it takes beside its environment.

@@ -8,8 +8,8 @@ use crate::sampler::Look;
 use carma_api::VERSION;
 use carma_api::wire::{
     AttemptView, CheckpointView, ForeignView, GpuView, GpusReply, HostView, JobDetail, JobView, JobsReply,
-    LimitKeptView, MeteredView, OthersView, RateView, ReasonView, RunTimeView, SpellView, TenantView,
-    UsageReply, UsageView,
+    LimitKeptView, MeteredView, OthersView, RateView, ReasonView, SpellView, TenantView, UsageReply,
+    UsageView,
 };
 use carma_core::explain::Reason;
 use carma_core::ledger::{Gpu, Reservation};
@@ -77,128 +77,87 @@ impl<'a> Asker<'a> {
 }
 
 // What others may see of a job: whose it is, where, since when, its memory and how it shares. Each field is named in
-// each of these, so that a new one does not compile before that is decided.
+// each of these, so that a new one does not compile before that is decided: `_` is shown, what is bound is taken out.
 
 /// A row as others see it. The texts of reasons, and what forecasts rest on, are made for the asker already.
-fn strangers_row(row: JobView) -> JobView {
+fn strangers_row(mut row: JobView) -> JobView {
     let JobView {
-        id,
+        id: _,
         // The program's name, or one that the user has given.
-        name: _,
-        user,
-        state,
-        reason,
-        gpus,
-        gpus_requested,
-        sharing,
-        memory_reserved_mib,
-        memory_peak_mib,
+        name,
+        user: _,
+        state: _,
+        reason: _,
+        gpus: _,
+        gpus_requested: _,
+        sharing: _,
+        memory_reserved_mib: _,
+        memory_peak_mib: _,
         // What it takes of the host, and how fast it is, is its owner's to know, as in `slowdown::numbers_of`.
-        host_memory_peak_mib: _,
-        attempts,
-        priority,
-        max_slowdown_pct,
+        host_memory_peak_mib,
+        attempts: _,
+        priority: _,
+        max_slowdown_pct: _,
         // With the limit of slowdown it tells the latency alone.
-        max_latency_ms: _,
-        latency_alone_ms: _,
-        limit_kept,
-        progress_pct,
-        progress_at_most,
+        max_latency_ms,
+        latency_alone_ms,
+        limit_kept: _,
+        progress_pct: _,
+        progress_at_most: _,
         run_time,
-        done_pct,
-        left,
+        done_pct: _,
+        left: _,
         // What users have had of energy is theirs to know.
-        energy_j: _,
-        energy_alone_j: _,
-        unmetered_gpu_s: _,
-        submitted_ms,
-        started_ms,
-        suspended_ms,
-        ran_until_ms,
-        waited_ms,
-        waiting_since_ms,
-        ran_ms,
-        ended_ms,
-        exit_code,
-    } = row;
-    JobView {
-        id,
-        name: HIDDEN.to_owned(),
-        user,
-        state,
-        reason,
-        gpus,
-        gpus_requested,
-        sharing,
-        memory_reserved_mib,
-        memory_peak_mib,
-        host_memory_peak_mib: None,
-        attempts,
-        priority,
-        max_slowdown_pct,
-        max_latency_ms: None,
-        latency_alone_ms: None,
-        limit_kept,
-        progress_pct,
-        progress_at_most,
-        // On how few commands a forecast rests is nobody else's to know.
-        run_time: run_time.map(|it| RunTimeView { guess: false, ..it }),
-        done_pct,
-        left,
-        energy_j: None,
-        energy_alone_j: None,
-        unmetered_gpu_s: None,
-        submitted_ms,
-        started_ms,
-        suspended_ms,
-        ran_until_ms,
-        waited_ms,
-        waiting_since_ms,
-        ran_ms,
-        ended_ms,
-        exit_code,
+        energy_j,
+        energy_alone_j,
+        unmetered_gpu_s,
+        submitted_ms: _,
+        started_ms: _,
+        suspended_ms: _,
+        ran_until_ms: _,
+        waited_ms: _,
+        waiting_since_ms: _,
+        ran_ms: _,
+        ended_ms: _,
+        exit_code: _,
+    } = &mut row;
+    *name = HIDDEN.to_owned();
+    *host_memory_peak_mib = None;
+    (*max_latency_ms, *latency_alone_ms) = (None, None);
+    // On how few commands a forecast rests is nobody else's to know.
+    if let Some(run_time) = run_time {
+        run_time.guess = false;
     }
+    (*energy_j, *energy_alone_j, *unmetered_gpu_s) = (None, None, None);
+    row
 }
 
 /// All of a job as others see it. Row and attempts are made for the asker already.
-fn strangers_detail(detail: JobDetail) -> JobDetail {
+fn strangers_detail(mut detail: JobDetail) -> JobDetail {
     let JobDetail {
-        version,
-        job,
-        command: _,
-        cwd: _,
-        log: _,
-        log_kept: _,
-        pid: _,
-        forecasts_mib,
-        declared_overruled,
+        version: _,
+        job: _,
+        command,
+        cwd,
+        log,
+        log_kept,
+        pid,
+        forecasts_mib: _,
+        declared_overruled: _,
         // Its reasons may name the model and its files.
-        estimate: _,
+        estimate,
         // What it keeps of its speed stands in its row.
-        rate: _,
-        time_limit_ms,
-        host_limits,
+        rate,
+        time_limit_ms: _,
+        host_limits: _,
         // A path of its owner's.
-        checkpoint: _,
-        attempts,
-    } = detail;
-    JobDetail {
-        version,
-        job,
-        command: Vec::new(),
-        cwd: String::new(),
-        log: String::new(),
-        log_kept: false,
-        pid: None,
-        forecasts_mib,
-        declared_overruled,
-        estimate: None,
-        rate: None,
-        time_limit_ms,
-        host_limits,
-        checkpoint: None,
-        attempts,
-    }
+        checkpoint,
+        attempts: _,
+    } = &mut detail;
+    (*command, *cwd) = (Vec::new(), String::new());
+    (*log, *log_kept, *pid) = (String::new(), false, None);
+    (*estimate, *rate, *checkpoint) = (None, None, None);
+    detail
 }
 
 /// Of microseconds.
@@ -234,7 +193,7 @@ fn had(job: &Job, live: Option<Had>) -> Had {
 
 /// Of what a job had, the time that no counter tells of.
 fn unmetered(had: Had) -> Option<f64> {
-    (had.unmetered > Millis::ZERO).then(|| seconds(had.unmetered))
+    (had.unmetered > Millis::ZERO).then(|| had.unmetered.as_secs_f64())
 }
 
 fn with_energy(row: JobView, job: &Job, live: Option<Had>) -> JobView {
@@ -468,9 +427,9 @@ fn placement_view(asker: Asker<'_>, state: &State, owner: &User, placement: &Pla
 fn with_had(asker: Asker<'_>, owner: &User, had: Had, view: AttemptView) -> AttemptView {
     let held = had.held > Millis::ZERO;
     let view = AttemptView {
-        held_gpu_s: held.then(|| seconds(had.held)),
-        progress_gpu_s: held.then(|| seconds(had.progress())),
-        unmeasured_gpu_s: (had.unmeasured > Millis::ZERO).then(|| seconds(had.unmeasured)),
+        held_gpu_s: held.then(|| had.held.as_secs_f64()),
+        progress_gpu_s: held.then(|| had.progress().as_secs_f64()),
+        unmeasured_gpu_s: (had.unmeasured > Millis::ZERO).then(|| had.unmeasured.as_secs_f64()),
         ..view
     };
     if !asker.may_read(owner) {
@@ -606,34 +565,32 @@ impl Subject<'_> {
     }
 }
 
-/// What is known of a job beside the state.
-pub struct Beside<'a> {
-    /// What was submitted.
-    pub stored: Option<&'a StoredJob>,
-    /// Name of the journal.
-    pub journal: &'a str,
+/// A job at a time, for one who asks.
+pub struct OfJob<'a> {
+    /// Who asks.
+    pub asker: Asker<'a>,
+    /// The state.
+    pub state: &'a State,
+    /// The time.
+    pub now: Millis,
+    /// The job.
+    pub subject: Subject<'a>,
     /// How fast it goes.
     pub rate: Option<RateView>,
     /// What is known of running jobs.
     pub live: Live<'a>,
 }
 
-/// Everything about one job that the asker may see.
+/// Everything about one job that the asker may see. `stored`: what was submitted. `journal`: its name.
 #[must_use]
-pub fn detail(
-    asker: Asker<'_>,
-    state: &State,
-    now: Millis,
-    subject: &Subject<'_>,
-    beside: Beside<'_>,
-) -> JobDetail {
-    let Beside { stored, journal, rate, live } = beside;
+pub fn detail(of: OfJob<'_>, stored: Option<&StoredJob>, journal: &str) -> JobDetail {
+    let OfJob { asker, state, now, subject, rate, live } = of;
     let job = subject.job();
     let row = subject.row(asker, state, now, live, subject.waits(state, now).as_ref());
     let f = &job.spec.forecasts;
     let estimates = f.estimates.iter().map(|(estimator, says)| (estimator.name(), Some(says)));
     let forecasts = [("declared", f.declared), ("computed", f.computed.map(|c| c.upper))];
-    let pid = match (subject, &job.phase) {
+    let pid = match (&subject, &job.phase) {
         (Subject::Live(_), Phase::Running { child, .. }) => child.map(|c| c.pid),
         _ => None,
     };
@@ -674,10 +631,6 @@ fn checkpoint(job: &Job, stored: &StoredJob, journal: &str) -> Option<Checkpoint
         dir: dir.path().map(|path| path.display().to_string()),
         saving_since_ms: saving.filter(|(level, _)| *level == EndLevel::Checkpoint).map(|(_, at)| at.0),
     })
-}
-
-fn seconds(time: Millis) -> f64 {
-    time.0 as f64 / 1000.0
 }
 
 /// What users have had: a row for each whom the asker may see, and the others together.
@@ -738,16 +691,16 @@ fn usage_view(state: &State, now: Millis, uid: u32, account: &Account) -> UsageV
         uid,
         running: has.running,
         waiting: has.waiting,
-        held_gpu_s: seconds(account.held),
-        charged_gpu_s: seconds(account.charged),
-        progress_gpu_s: seconds(account.progress()),
+        held_gpu_s: account.held.as_secs_f64(),
+        charged_gpu_s: account.charged.as_secs_f64(),
+        progress_gpu_s: account.progress().as_secs_f64(),
         energy_j: metered.then(|| joules(account.energy_mj)),
-        unmetered_gpu_s: seconds(account.unmetered),
+        unmetered_gpu_s: account.unmetered.as_secs_f64(),
         energy_alone_j: (account.alone_of_mj > 0).then(|| joules(account.alone_mj)),
         energy_alone_of_j: (account.alone_of_mj > 0).then(|| joules(account.alone_of_mj)),
         share: options.allowances.share_of(uid),
-        lately_gpu_s: seconds(account.decayed_at(now, options)),
-        period_gpu_s: seconds(period),
+        lately_gpu_s: account.decayed_at(now, options).as_secs_f64(),
+        period_gpu_s: period.as_secs_f64(),
         period_energy_j: joules(period_mj),
         quota_gpu_s: may.gpu_hours.map(|hours| f64::from(hours) * 3600.0),
         quota_energy_j: may.energy_j.map(|most| most as f64),
@@ -1040,8 +993,9 @@ pub(crate) mod tests {
             let user = User::new(uid, name);
             let (asker, rate) = (Asker::new(&user, false), Some(rate.clone()));
             let live = Live { counts: &counts, metered: &metered };
-            let beside = Beside { stored: None, journal: "", rate, live };
-            serde_json::to_string(&detail(asker, &state, over.at, &Subject::Over(&over), beside)).unwrap()
+            let subject = Subject::Over(&over);
+            let of = OfJob { asker, state: &state, now: over.at, subject, rate, live };
+            serde_json::to_string(&detail(of, None, "")).unwrap()
         };
         let counted = |told: String| told.matches("4711").count() + told.matches("4.711").count();
         // Speed twice, latency as it may be and alone, memory of the host in the row and in the attempt.

@@ -99,17 +99,7 @@ mod tests {
 
     #[test]
     fn a_little_more_is_no_news() {
-        let one = RunTime {
-            low_s: 100,
-            median_s: 200,
-            high_s: 300,
-            basis: RunsOf::Command,
-            runs: 4,
-            commands: 1,
-            counted: false,
-            scaled: false,
-            exact: false,
-        };
+        let one = RunTime { low_s: 100, high_s: 300, runs: 4, ..RunTime::of(200, RunsOf::Command) };
         assert!(is_news(None, &one) && !is_news(Some(&one), &one));
         assert!(!is_news(Some(&one), &RunTime { median_s: 210, runs: 5, ..one }));
         for news in [
@@ -126,17 +116,7 @@ mod tests {
 
     #[test]
     fn few_runs_of_others_are_little() {
-        let one = RunTime {
-            low_s: 1,
-            median_s: 2,
-            high_s: 3,
-            basis: RunsOf::User,
-            runs: 7,
-            commands: 7,
-            counted: false,
-            scaled: false,
-            exact: false,
-        };
+        let one = RunTime { runs: 7, commands: 7, ..RunTime::of(2, RunsOf::User) };
         assert!(
             is_little(None)
                 && is_little(Some(&one))

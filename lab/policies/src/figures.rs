@@ -90,7 +90,7 @@ pub fn ratio(a: f64, b: f64) -> f64 {
 /// The most by which a job starts later than on exclusive GPUs, over exclusive's makespan; not below 0.
 #[must_use]
 pub fn late(run: &RunResult, exclusive: &RunResult) -> f64 {
-    ratio(run.latest_behind(exclusive).0 as f64 / 1000.0, exclusive.summary.makespan_s)
+    ratio(run.latest_behind(exclusive).as_secs_f64(), exclusive.summary.makespan_s)
 }
 
 /// Exclusive GPUs, first in, first out: what everything is compared with.

@@ -96,7 +96,7 @@ pub fn imported(file: &Path, format: Option<Format>) -> Result<Log, LogError> {
     };
     let jobs = trace.jobs.iter().filter_map(|job| {
         let run_ms = job.duration?.0;
-        let at_s = job.arrival.0 as f64 / 1e3;
+        let at_s = job.arrival.as_secs_f64();
         let program = format!("{}/{}", job.task.as_deref().unwrap_or_default(), job.gpus.unwrap_or(1));
         let class = Class::of(&job.user, &program, "");
         // When it began is not in the trace: without waiting.

@@ -1,7 +1,7 @@
 //! `carma doctor`: what carma needs on this machine, as far as a client can see.
 
 use super::Context;
-use super::queue::gpu_list;
+use super::queue::named_gpus;
 use crate::cli::DoctorArgs;
 use carma_api::Client;
 use carma_api::wire::{ContextProbe, DoneReply, GpuView, GpusReply, StatusReply};
@@ -217,8 +217,8 @@ fn nvml(is_virtual: bool) -> (Finding, bool) {
             let silent = without_processes(probe.inventory(), &readings);
             let finding = if !silent.is_empty() {
                 let text = format!(
-                    "{text}; the driver does not tell which processes are on GPU {}",
-                    gpu_list(&silent)
+                    "{text}; the driver does not tell which processes are on {}",
+                    named_gpus(&silent)
                 );
                 let todo = "jobs that want such a GPU alone never start; a newer driver may tell, and nvidia-smi shows whether it does";
                 Finding::warn(ABOUT, text, todo)

@@ -1,6 +1,6 @@
 //! `carma explain`: why a job waits and what would help, or why it went where it went and what it keeps there. On one screen.
 
-use super::queue::gpu_list;
+use super::queue::named_gpus;
 use super::{Context, show, unwritten};
 use crate::cli::ShowArgs;
 use carma_api::wire::{
@@ -122,7 +122,7 @@ fn state(reply: &ExplainReply) -> String {
         let _ = write!(text, " for {}", Millis(reply.now_ms).since(Millis(at)));
     }
     if !job.gpus.is_empty() {
-        let _ = write!(text, " on GPU {}", gpu_list(&job.gpus));
+        let _ = write!(text, " on {}", named_gpus(&job.gpus));
         if let Some(sharing) = job.sharing {
             let _ = write!(text, " ({sharing})");
         }
@@ -189,7 +189,7 @@ fn is_return(waiting: &WaitingView) -> bool {
 
 /// Whose end it waits for.
 fn waits_for(end: &EndView, waiting: &WaitingView, of_user: bool) -> String {
-    let job = format!("job {} on GPU {}", end.job, gpu_list(&end.gpus));
+    let job = format!("job {} on {}", end.job, named_gpus(&end.gpus));
     if end.makes_room {
         return match &end.left {
             Some(left) => format!("{job} makes room for it, within {}", Millis::secs(left.left_s)),
@@ -208,8 +208,8 @@ fn waits_for(end: &EndView, waiting: &WaitingView, of_user: bool) -> String {
     } else {
         // What others turn out to need may change the order, and where there is room.
         let supposed = if end.unknown > 0 { "if nothing else is learned " } else { "" };
-        let on = gpu_list(&end.starts_on);
-        format!("the end of {job}, {expected}; {supposed}it would {goes} GPU {on} then")
+        let on = named_gpus(&end.starts_on);
+        format!("the end of {job}, {expected}; {supposed}it would {goes} {on} then")
     }
 }
 
@@ -718,12 +718,12 @@ mod tests {
         let mut end = EndView { job: 7, gpus: vec![0, 1], starts_on: vec![1], ..EndView::default() };
         assert_eq!(
             waits_for(&end, &WaitingView::default(), false),
-            "the end of job 7 on GPU 0,1, of which it is not known when; it would start on GPU 1 then"
+            "the end of job 7 on GPUs 0,1, of which it is not known when; it would start on GPU 1 then"
         );
         let none = EndView { starts_on: vec![], ..end.clone() };
         assert_eq!(
             waits_for(&none, &WaitingView::default(), true),
-            "the end of a job of its user; the first is that of job 7 on GPU 0,1, of which it is not known when"
+            "the end of a job of its user; the first is that of job 7 on GPUs 0,1, of which it is not known when"
         );
         end.unknown = 3;
         let told = waits_for(&end, &WaitingView::default(), false);
@@ -731,12 +731,12 @@ mod tests {
         end.makes_room = true;
         assert_eq!(
             waits_for(&end, &WaitingView::default(), false),
-            "job 7 on GPU 0,1 makes room for it, and is being suspended"
+            "job 7 on GPUs 0,1 makes room for it, and is being suspended"
         );
         end.left = Some(LeftView { left_s: 130, ..LeftView::default() });
         assert_eq!(
             waits_for(&end, &WaitingView::default(), false),
-            "job 7 on GPU 0,1 makes room for it, within 2 min 10 s"
+            "job 7 on GPUs 0,1 makes room for it, within 2 min 10 s"
         );
         let numbers = [1, 2, 3, 4, 11, 12, 13, 21, 112].map(ordinal);
         assert_eq!(numbers, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]);

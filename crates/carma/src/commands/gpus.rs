@@ -1,6 +1,6 @@
 //! `carma gpus`: the GPUs, and what is on them.
 
-use super::queue::gpu_list;
+use super::queue::named_gpus;
 use super::usage::{Unit, counted, metered};
 use super::{Context, unwritten};
 use crate::cli::GpusArgs;
@@ -255,7 +255,7 @@ fn time_sliced(gpus: &[GpuView]) -> String {
         }
     }
     let line = |(why, of): (&str, Vec<u32>)| {
-        let gpus = if of.len() == there.len() { "All GPUs".into() } else { format!("GPU {}", gpu_list(&of)) };
+        let gpus = if of.len() == there.len() { "All GPUs".into() } else { named_gpus(&of) };
         format!("{gpus}: time-sliced, without MPS: {}\n", clean(why))
     };
     reasons.into_iter().map(line).collect()

@@ -1,14 +1,16 @@
-//! Orders about jobs and GPUs: one request each, all of them tried.
+//! Orders about jobs and GPUs: all of them are tried.
 
 use super::Context;
 use super::printed::Printed;
 use crate::cli::IdRange;
-use carma_api::wire::{DoneReply, JobsReply};
+use carma_api::wire::{
+    DoneReply, JobsReply, MOST_AT_ONCE, OrderOutcome, OrdersReply, OrdersRequest, RefusedView,
+};
 use carma_api::{Client, ClientError};
 use carma_cli::clean;
 use carma_cli::failure::{Failure, Outcome};
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
 
 /// What an order is about.
@@ -36,10 +38,19 @@ impl Target {
     }
 }
 
-/// Gives an order for each target.
+/// Orders that the daemon takes for several jobs in one request.
+const OF_SEVERAL: [&str; 3] = ["cancel", "hold", "release"];
+/// HTTP status of an address that the daemon does not know: it is older.
+const NO_SUCH_ADDRESS: u16 = 404;
+
+/// What came of an order.
+type Done = Result<String, ClientError>;
+
+/// Gives an order for each target, and says what came of it in the order in which they were named.
 pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order: &str) -> Outcome {
     let mut client = context.client()?;
-    let mut ids = IdRange::all(ranges);
+    let named = IdRange::all(ranges);
+    let mut ids = named.clone();
     if target == Target::Jobs && ids.len() > 1 {
         match client.get::<JobsReply>("/v1/jobs") {
             // In the order of the queue, as the daemon tells it.
@@ -52,7 +63,66 @@ pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order:
             Err(e) => return Err(e.into()),
         }
     }
-    each(ids, |id| ask(&mut client, target, id, order))
+    let done = give_all(&mut client, target, ids, order);
+    each(in_order(&named, done), |done| done)
+}
+
+/// Gives an order for each in turn, with as few requests as the daemon lets it be. What came of it, as far as it got.
+fn give_all(client: &mut Client, target: Target, ids: Vec<u64>, order: &str) -> Vec<(u64, Done)> {
+    let mut several = target == Target::Jobs && ids.len() > 1 && OF_SEVERAL.contains(&order);
+    let (mut left, mut all) = (VecDeque::from(ids), Vec::new());
+    while let Some(next) = left.front().copied() {
+        if !several {
+            left.pop_front();
+            let done = ask(client, target, next, order);
+            let goes_on = !is_broken(&done);
+            all.push((next, done));
+            if goes_on { continue } else { break }
+        }
+        let ids = left.iter().copied().take(MOST_AT_ONCE as usize).collect();
+        match client.post::<OrdersReply>(&format!("/v1/orders/{order}"), &OrdersRequest { ids }) {
+            Ok(reply) => {
+                // An answer without any would be asked for again and again.
+                left.drain(..reply.outcomes.len().clamp(1, left.len()));
+                all.extend(reply.outcomes.into_iter().map(|outcome| (outcome.id, done(outcome))));
+            }
+            Err(ClientError::Refused { status: NO_SUCH_ADDRESS, .. }) => several = false,
+            Err(ClientError::Refused { status, code, message }) => {
+                let message = match left.len() {
+                    1 => message,
+                    jobs => format!("{message}; {jobs} jobs did not get the order"),
+                };
+                all.push((next, Err(ClientError::Refused { status, code, message })));
+                break;
+            }
+            Err(broken) => {
+                all.push((next, Err(broken)));
+                break;
+            }
+        }
+    }
+    all
+}
+
+/// Whether the others cannot be given either.
+const fn is_broken(done: &Done) -> bool {
+    !matches!(done, Ok(_) | Err(ClientError::Refused { .. }))
+}
+
+/// What came of it in the order in which the targets were named; last, what kept the others from getting it.
+fn in_order(named: &[u64], mut done: Vec<(u64, Done)>) -> impl Iterator<Item = Done> {
+    let places: BTreeMap<u64, usize> = named.iter().enumerate().map(|(place, id)| (*id, place)).collect();
+    done.sort_by_key(|(id, done)| (is_broken(done), places.get(id).copied()));
+    done.into_iter().map(|(_, done)| done)
+}
+
+/// What came of an order for one of several jobs.
+fn done(outcome: OrderOutcome) -> Done {
+    let OrderOutcome { id, text, refused } = outcome;
+    match refused {
+        None => Ok(line(Target::Jobs, id, &text)),
+        Some(RefusedView { status, code }) => Err(ClientError::Refused { status, code, message: text }),
+    }
 }
 
 /// Jobs that wait before those that run, and of those the last to come first: by what one leaves, none starts that is about to get the
@@ -100,19 +170,21 @@ pub(crate) fn each<T>(
 pub(crate) fn ask(client: &mut Client, target: Target, id: u64, order: &str) -> Result<String, ClientError> {
     let path = format!("/v1/{}/{id}/{order}", target.path());
     let done: DoneReply = client.post(&path, &serde_json::json!({}))?;
-    Ok(line(target, id, &done))
+    Ok(line(target, id, &done.text))
 }
 
 /// What was done, and to what.
-pub(crate) fn line(target: Target, id: u64, done: &DoneReply) -> String {
+pub(crate) fn line(target: Target, id: u64, text: &str) -> String {
     let subject = format!("{} {id}", target.word());
-    let text = clean(&done.text);
+    let text = clean(text);
     if text.contains(&subject) { text.into_owned() } else { format!("{subject}: {text}") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader, Read};
+    use std::os::unix::net::UnixListener;
 
     #[test]
     fn what_waits_goes_first_from_the_end_of_the_queue() {
@@ -122,10 +194,97 @@ mod tests {
     }
 
     #[test]
+    fn what_came_of_it_is_told_as_it_was_asked() {
+        let done = |id: u64| (id, Ok(format!("job {id} is held")));
+        let refused = ClientError::Refused { status: 404, code: "x".into(), message: "no".into() };
+        let broken = ClientError::Broken { socket: "/s".into(), why: "x".into() };
+        let all = vec![done(9), done(7), (8, Err(refused)), (5, Err(broken))];
+        let told: Vec<Done> = in_order(&[5, 7, 8, 9], all).collect();
+        let told: Vec<String> = told.into_iter().map(|done| done.unwrap_or_else(|e| e.to_string())).collect();
+        assert_eq!(told[..3], ["job 7 is held", "no", "job 9 is held"]);
+        assert!(told[3].contains("broke off"), "{}", told[3]);
+    }
+
+    /// Answers of a daemon, one a request, in turn; and what it was asked.
+    fn asked(
+        answers: &'static [(&'static str, &'static str)],
+        ids: &[u64],
+    ) -> (Vec<String>, Vec<(u64, Done)>) {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let daemon = std::thread::spawn(move || {
+            let mut stream = BufReader::new(listener.accept().unwrap().0);
+            let mut asked = Vec::new();
+            for (status, body) in answers {
+                let (mut first, mut length) = (String::new(), 0);
+                stream.read_line(&mut first).unwrap();
+                loop {
+                    let mut line = String::new();
+                    stream.read_line(&mut line).unwrap();
+                    if let Some(of_body) = line.strip_prefix("content-length: ") {
+                        length = of_body.trim().parse().unwrap();
+                    }
+                    if line.trim().is_empty() {
+                        break;
+                    }
+                }
+                let mut sent = vec![0; length];
+                stream.read_exact(&mut sent).unwrap();
+                let path = first.split(' ').nth(1).unwrap();
+                asked.push(format!("{path} {}", String::from_utf8(sent).unwrap()));
+                let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                stream.get_mut().write_all(answer.as_bytes()).unwrap();
+            }
+            asked
+        });
+        let mut client = Client::connect(&socket).unwrap();
+        let done = give_all(&mut client, Target::Jobs, ids.to_vec(), "hold");
+        drop(client);
+        (daemon.join().unwrap(), done)
+    }
+
+    fn texts(done: Vec<(u64, Done)>) -> Vec<String> {
+        done.into_iter()
+            .map(|(id, done)| format!("{id}: {}", done.unwrap_or_else(|e| e.to_string())))
+            .collect()
+    }
+
+    #[test]
+    fn what_there_was_no_time_for_is_asked_again() {
+        let answers = &[
+            (
+                "200 OK",
+                r#"{"version":1,"outcomes":[{"id":3,"text":"job 3 is held"},
+                    {"id":1,"text":"no","refused":{"status":404,"code":"not_found"}}]}"#,
+            ),
+            ("200 OK", r#"{"version":1,"outcomes":[{"id":2,"text":"job 2 is held"}]}"#),
+            ("507 X", r#"{"version":1,"code":"internal","error":"the disk is full"}"#),
+        ];
+        let (asked, done) = asked(answers, &[3, 1, 2, 5, 4]);
+        let path = "/v1/orders/hold";
+        let lists = ["[3,1,2,5,4]", "[2,5,4]", "[5,4]"].map(|ids| format!("{path} {{\"ids\":{ids}}}"));
+        assert_eq!(asked, lists);
+        let refused = "5: the disk is full; 2 jobs did not get the order";
+        assert_eq!(texts(done), ["3: job 3 is held", "1: no", "2: job 2 is held", refused]);
+    }
+
+    #[test]
+    fn an_older_daemon_is_asked_for_each_job() {
+        let answers = &[
+            ("404 X", r#"{"version":1,"code":"not_found","error":"there is no such address"}"#),
+            ("200 OK", r#"{"version":1,"id":2,"text":"job 2 is held"}"#),
+            ("409 X", r#"{"version":1,"code":"conflict","error":"no"}"#),
+        ];
+        let (asked, done) = asked(answers, &[2, 1]);
+        assert_eq!(asked[1..], ["/v1/jobs/2/hold {}", "/v1/jobs/1/hold {}"]);
+        assert_eq!(texts(done), ["2: job 2 is held", "1: no"]);
+    }
+
+    #[test]
     fn the_answer_says_what_it_is_about() {
-        let done = |text: &str| DoneReply { version: 1, id: 3, text: text.into() };
-        assert_eq!(line(Target::Jobs, 3, &done("held")), "job 3: held");
-        assert_eq!(line(Target::Jobs, 3, &done("job 3 is held")), "job 3 is held");
-        assert_eq!(line(Target::Gpus, 0, &done("drained")), "GPU 0: drained");
+        assert_eq!(line(Target::Jobs, 3, "held"), "job 3: held");
+        assert_eq!(line(Target::Jobs, 3, "job 3 is held"), "job 3 is held");
+        assert_eq!(line(Target::Gpus, 0, "drained"), "GPU 0: drained");
     }
 }

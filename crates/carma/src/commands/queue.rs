@@ -200,6 +200,11 @@ pub(crate) fn gpu_list(gpus: &[u32]) -> String {
     gpus.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
+/// `GPU 3`, `GPUs 0,1`.
+pub(crate) fn named_gpus(gpus: &[u32]) -> String {
+    format!("GPU{} {}", if gpus.len() == 1 { "" } else { "s" }, gpu_list(gpus))
+}
+
 /// Reasons that only an order ends.
 const HELD: [&str; 2] = ["Held", "UserGone"];
 

@@ -33,7 +33,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     // A file that is named after the job is its own.
     let known = request.output.as_deref().and_then(output::same_for_all);
     let appended = known.and_then(|file| Follower::of_news(Path::new(&file)));
-    let accepted = send(&mut client, &request)?;
+    let accepted = send(&mut client, &request, 1)?;
     let id = accepted.id;
     say(&format!("job {id} submitted; {}", super::submit::log_of(&accepted)));
     if let Some(expected) = expected(&accepted) {
@@ -100,9 +100,10 @@ impl Attendant for Owner<'_> {
         let cancelled = Client::connect(&self.context.socket)
             .and_then(|mut client| client.post::<DoneReply>(&path, &serde_json::json!({})));
         match cancelled {
-            Ok(done) => {
-                say(&format!("{}; Ctrl-C again leaves at once", order::line(order::Target::Jobs, id, &done)))
-            }
+            Ok(done) => say(&format!(
+                "{}; Ctrl-C again leaves at once",
+                order::line(order::Target::Jobs, id, &done.text)
+            )),
             Err(error) => Failure::from(error).tell(),
         }
         None

@@ -1,7 +1,7 @@
 //! `carma show`: everything about a job.
 
 use super::Context;
-use super::queue::gpu_list;
+use super::queue::{gpu_list, named_gpus};
 use super::usage::energy;
 use crate::cli::ShowArgs;
 use carma_api::wire::{
@@ -324,7 +324,7 @@ pub(crate) fn reasons(estimate: &EstimateView, screen: &Screen) -> String {
 /// Why it went where it started; and of an attempt that was moved, where to.
 pub(crate) fn placed(attempt: &AttemptView, why: &str) -> String {
     let moves = attempt.spells.windows(2).filter(|two| two[0].gpus != two[1].gpus);
-    let moves: Vec<String> = moves.map(|two| format!("to GPU {}", gpu_list(&two[1].gpus))).collect();
+    let moves: Vec<String> = moves.map(|two| format!("to {}", named_gpus(&two[1].gpus))).collect();
     if moves.is_empty() {
         return why.to_owned();
     }

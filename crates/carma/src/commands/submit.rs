@@ -7,7 +7,7 @@ use super::{Context, dry_run, stream};
 use crate::cli::memory::TracerArgs;
 use crate::cli::{JobArgs, SubmitArgs};
 use carma_api::job_file::{self, Described};
-use carma_api::wire::{ResourceLimit, Session, SubmitReply, SubmitRequest};
+use carma_api::wire::{MOST_AT_ONCE, ResourceLimit, Session, SubmitReply, SubmitRequest};
 use carma_api::{Client, MAX_BODY, output};
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{clean, print_json};
@@ -50,15 +50,26 @@ pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
         expect::fill(&mut client, request, modelled)?;
     }
     let (mut accepted, mut told, mut printed) = (Vec::new(), None, Printed::default());
-    let repeated = requests.iter().flat_map(|(r, _)| std::iter::repeat_n(r, args.repeat as usize));
-    let mut outcome = Ok(0);
-    for request in repeated {
-        match send(&mut client, request) {
-            Ok(reply) if args.json => accepted.push(reply),
-            Ok(reply) => printed.add(|| say(&reply, args.parsable, &mut told)),
-            Err(failure) => {
-                outcome = Err(failure);
-                break;
+    let all = requests.len() * args.repeat as usize;
+    let (mut taken, mut outcome) = (0, Ok(0));
+    'all: for (nth, (request, _)) in requests.iter().enumerate() {
+        let until = (nth + 1) * args.repeat as usize;
+        while taken < until {
+            match send(&mut client, request, until - taken) {
+                Ok(reply) => {
+                    for reply in reply.each() {
+                        taken += 1;
+                        if args.json {
+                            accepted.push(reply);
+                        } else {
+                            printed.add(|| say(&reply, args.parsable, &mut told));
+                        }
+                    }
+                }
+                Err(failure) => {
+                    outcome = Err(after(failure, taken, all));
+                    break 'all;
+                }
             }
         }
     }
@@ -73,6 +84,15 @@ pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
         }
     }
     outcome.map(|code| printed.end(code))
+}
+
+/// A failure that came after so many of all jobs were taken.
+fn after(failure: Failure, taken: usize, all: usize) -> Failure {
+    let message = match failure.message {
+        Some(text) if taken > 0 => Some(format!("{text}; {taken} of {all} jobs were submitted before")),
+        message => message,
+    };
+    Failure { message, ..failure }
 }
 
 /// Says that a job was accepted, and what is expected of its memory unless the job before was told the same.
@@ -190,11 +210,16 @@ pub(crate) fn expected(reply: &SubmitReply) -> Option<String> {
     }
 }
 
-/// Sends one job. When this returns, the job is on the daemon's disk.
+/// Sends a job, of which so many copies are wanted at most. When this returns, those that the answer names are on the daemon's disk: one at least,
+/// and as many as the daemon had time for.
 ///
 /// # Errors
 /// Refusals, and requests that are too large to send.
-pub(crate) fn send(client: &mut Client, request: &SubmitRequest) -> Result<SubmitReply, Failure> {
+pub(crate) fn send(
+    client: &mut Client,
+    request: &SubmitRequest,
+    copies: usize,
+) -> Result<SubmitReply, Failure> {
     let size = serde_json::to_vec(request).map_or(0, |body| body.len());
     if size > MAX_BODY {
         let text = format!(
@@ -204,7 +229,12 @@ pub(crate) fn send(client: &mut Client, request: &SubmitRequest) -> Result<Submi
         );
         return Err(Failure::usage(text).hint("put long argument lists into a file"));
     }
-    client.post("/v1/jobs", request).map_err(|error| {
+    let path = match copies {
+        1 => "/v1/jobs".to_owned(),
+        // A daemon that is older takes one.
+        _ => format!("/v1/jobs?count={}", copies.min(MOST_AT_ONCE as usize)),
+    };
+    client.post(&path, request).map_err(|error| {
         let broken =
             matches!(error, carma_api::ClientError::Broken { .. } | carma_api::ClientError::Silent { .. });
         let failure = Failure::from(error);

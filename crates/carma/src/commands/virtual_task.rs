@@ -47,7 +47,7 @@ pub(crate) fn check(options: &[String]) -> Result<(), String> {
 }
 
 fn spec(args: &VirtualTaskArgs, var: impl Fn(&str) -> Option<OsString>) -> TaskSpec {
-    let seconds = |span: Millis| span.0 as f64 / 1000.0;
+    let seconds = Millis::as_secs_f64;
     // Like a script with the line of the manual in it, it runs as well where steps are not counted.
     let to = |name| var(name).filter(|path| !path.is_empty()).map(PathBuf::from);
     let default = if args.latency.is_some() { "silent" } else { "lines" };

@@ -213,6 +213,30 @@ fn hold_release_cancel() {
     assert!(!again.status.success() && stderr(&again).contains("over already"), "{}", stderr(&again));
 }
 
+/// More than the daemon takes in one turn.
+#[test]
+fn many_jobs_are_submitted_and_cancelled_in_order_and_none_starts_meanwhile() {
+    let daemon = Setup::new(ONE).start();
+    let running = daemon.shell("sleep 600");
+    daemon.in_state(running, "RUNNING");
+    let output =
+        daemon.carma(&["submit", "--repeat", "3000", "--exclusive", "--parsable", "--", "/bin/true"]);
+    let lines = |output: &std::process::Output| -> Vec<String> {
+        String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
+    };
+    assert_eq!(lines(&output), (2..=3001).map(|id: u32| id.to_string()).collect::<Vec<_>>());
+    let output = daemon.carma(&["cancel", "2001-3001,1-2001,5000"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).ends_with("there is no job 5000\n"), "{}", stderr(&output));
+    let said = (2001..=3001).chain(1..=2000).map(|id| format!("job {id} is being cancelled"));
+    assert_eq!(lines(&output), said.collect::<Vec<_>>());
+    daemon.end_of(running);
+    for id in [2, 1500, 3001] {
+        let over = daemon.end_of(id);
+        assert_eq!((over.job.state.as_str(), over.job.attempts), ("CANCELLED", 0), "{id}");
+    }
+}
+
 #[test]
 fn a_job_that_ignores_the_polite_signal_is_killed_with_its_children() {
     let daemon = Setup::new(ONE).config("[jobs]\nkill-grace = '300ms'\n").start();

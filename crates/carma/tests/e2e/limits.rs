@@ -48,7 +48,9 @@ fn a_user_has_so_many_jobs_waiting() {
     let mut daemon = Setup::new("virtual:1xA100-40GB").config(config).start();
     // In bulk: those that are accepted are told, the first that is too much ends it.
     let output = submit(&daemon, "carma-bob", &["--hold", "--repeat", "10", "--", "true"]);
-    refused(&output, 75, &["you have 6 jobs waiting", "limits.pending-jobs", "cancel some"]);
+    let told =
+        ["you have 6 jobs waiting", "limits.pending-jobs", "cancel some", "6 of 10 jobs were submitted"];
+    refused(&output, 75, &told);
     let of_bob = ids(&output);
     assert_eq!(of_bob.len(), 6);
     let output = submit(&daemon, "carma-alice", &["--hold", "--repeat", "10", "--", "true"]);

@@ -96,7 +96,7 @@ pub(super) fn place_jobs(state: &State, now: Millis, detail: Detail, plan: &mut 
 
 /// What was searched for in vain for a user.
 #[derive(Default)]
-struct Had {
+struct InVain {
     /// Kinds of jobs that have room.
     misses: usize,
     /// Jobs that have none, those that are like the one before not counted.
@@ -132,7 +132,7 @@ struct Walk<'a, 'p> {
     /// Kinds of jobs that were searched for in vain.
     misses: usize,
     /// What was searched for in vain for each user.
-    had: BTreeMap<u32, Had>,
+    in_vain: BTreeMap<u32, InVain>,
     /// The last job that was searched for.
     last: Option<JobId>,
     /// For no user more is searched for than idle GPUs.
@@ -171,7 +171,7 @@ impl<'a, 'p> Walk<'a, 'p> {
             left_waiting: false,
             starts: BTreeSet::new(),
             misses: 0,
-            had: BTreeMap::new(),
+            in_vain: BTreeMap::new(),
             last: None,
             all_served: false,
             has_idle: true,
@@ -314,7 +314,7 @@ impl<'a, 'p> Walk<'a, 'p> {
             // Those that fit nowhere keep none out that does.
             if !want.narrowed && !slots.is_cheap(want) {
                 self.misses += 1;
-                self.had.entry(uid).or_default().misses += 1;
+                self.in_vain.entry(uid).or_default().misses += 1;
             }
         }
         found.ok()
@@ -384,27 +384,27 @@ impl<'a, 'p> Walk<'a, 'p> {
         }
         let slots = self.places.slots();
         if slots.is_cheap(want) {
-            let had = self.had.entry(job.spec.user.uid).or_default();
+            let in_vain = self.in_vain.entry(job.spec.user.uid).or_default();
             let like = Some((want.class, want.need));
-            had.full += usize::from(had.like != like);
-            had.like = like;
+            in_vain.full += usize::from(in_vain.like != like);
+            in_vain.like = like;
         }
         self.has_idle = self.for_idle > 0 && slots.has_idle();
         self.last = Some(job.spec.id);
-        let served = self.had.values().filter(|had| self.has_enough(had)).count();
+        let served = self.in_vain.values().filter(|of| self.is_enough(of)).count();
         self.all_served = self.misses >= most_asked(self.state) || served >= self.state.queue().users();
         self.stop_if_in_vain(job.spec.id);
     }
 
     /// Whether as much as may be was searched for in vain for the user of a job.
     fn is_served(&self, job: &Job) -> bool {
-        self.all_served || self.had.get(&job.spec.user.uid).is_some_and(|had| self.has_enough(had))
+        self.all_served || self.in_vain.get(&job.spec.user.uid).is_some_and(|of| self.is_enough(of))
     }
 
-    fn has_enough(&self, had: &Had) -> bool {
+    fn is_enough(&self, in_vain: &InVain) -> bool {
         let most_full = (MOST_LOOKS / self.state.gpus().len().max(1)).clamp(MOST_MISSES, MOST_FULL);
         let least = if self.misses >= MOST_MISSES { LEAST_OF_A_USER } else { MOST_MISSES };
-        had.misses >= least || had.full > most_full / self.state.queue().users().max(1)
+        in_vain.misses >= least || in_vain.full > most_full / self.state.queue().users().max(1)
     }
 
     /// Nothing is looked for any more once all users have had enough, and no idle GPU is left for another.

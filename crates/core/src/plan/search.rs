@@ -42,7 +42,7 @@ pub(super) struct Slots<'a> {
     /// A tenant of some GPU has a limit of slowdown: kept here, since every job in the queue asks.
     pub(super) limited: bool,
     /// Jobs that a tenant of some GPU was evicted from: what the GPUs answer them is their own.
-    parted: BTreeSet<JobId>,
+    parted_from: BTreeSet<JobId>,
     /// Some GPUs are kept for a job that can have them only later.
     any_lent: bool,
     /// Time until each open GPU is idle, shortest first. Computed at its first use.
@@ -93,7 +93,7 @@ impl<'a> Slots<'a> {
         let any_slice = slots.iter().any(|slot| slot.gpu.info.is_mig());
         let tenants =
             slots.iter().flat_map(|slot| &slot.gpu.tenants).filter_map(|tenant| state.job(tenant.job));
-        let parted = tenants.flat_map(parted_from).collect();
+        let parted_from = tenants.flat_map(parted_from).collect();
         Self {
             slots,
             options,
@@ -105,7 +105,7 @@ impl<'a> Slots<'a> {
             servers,
             cooling,
             limited,
-            parted,
+            parted_from,
             any_lent: false,
             empty: OnceCell::new(),
             kept: BTreeSet::new(),
@@ -166,7 +166,7 @@ impl<'a> Slots<'a> {
             start: class.map_or_else(Startup::default, |_| want.start),
             blind: want.blind,
             takes: want.takes.filter(|_| self.any_lent || class.is_some()),
-            job: (want.particular || self.parted.contains(&want.job)).then_some(want.job),
+            job: (want.particular || self.parted_from.contains(&want.job)).then_some(want.job),
         }
     }
 

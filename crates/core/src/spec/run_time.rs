@@ -39,6 +39,22 @@ const COMMANDS: u32 = 5;
 const LENGTHS: u32 = 2;
 
 impl RunTime {
+    /// What one run that took so many seconds says.
+    #[must_use]
+    pub const fn of(seconds: u64, basis: RunsOf) -> Self {
+        Self {
+            low_s: seconds,
+            median_s: seconds,
+            high_s: seconds,
+            basis,
+            runs: 1,
+            commands: 1,
+            counted: false,
+            scaled: false,
+            exact: false,
+        }
+    }
+
     /// Whether it rests on runs of so few other commands that its bounds say nothing of this one.
     #[must_use]
     pub fn is_guess(&self) -> bool {
@@ -116,17 +132,7 @@ mod tests {
 
     #[test]
     fn a_run_that_was_cut_off_says_that_the_job_takes_longer() {
-        let run = RunTime {
-            low_s: 60,
-            median_s: 240,
-            high_s: 1000,
-            basis: RunsOf::Command,
-            runs: 3,
-            commands: 1,
-            counted: false,
-            scaled: false,
-            exact: false,
-        };
+        let run = RunTime { low_s: 60, high_s: 1000, runs: 3, ..RunTime::of(240, RunsOf::Command) };
         let told = |run: RunTime| (run.low_s, run.median_s, run.high_s);
         assert_eq!(told(run.beyond(30)), (60, 240, 1000));
         assert_eq!(told(run.beyond(100)), (100, 240, 1000));
@@ -138,21 +144,7 @@ mod tests {
 
     #[test]
     fn runs_of_few_other_commands_are_a_guess() {
-        let of = |basis, commands| {
-            let (low_s, median_s, high_s) = (326, 327, 331);
-            RunTime {
-                low_s,
-                median_s,
-                high_s,
-                basis,
-                runs: 20,
-                commands,
-                counted: false,
-                scaled: false,
-                exact: false,
-            }
-            .is_guess()
-        };
+        let of = |basis, commands| RunTime { runs: 20, commands, ..RunTime::of(327, basis) }.is_guess();
         assert!(of(RunsOf::User, 1) && of(RunsOf::Program, 4) && of(RunsOf::All, 0));
         assert!(!of(RunsOf::User, 5) && !of(RunsOf::Command, 1) && !of(RunsOf::Shared, 1));
     }
@@ -160,17 +152,7 @@ mod tests {
     #[test]
     fn a_guess_lends_nothing_and_a_time_limit_says_more() {
         use crate::spec::{Forecasts, JobId, NewJob, Profile, Request, USUAL_RUN_S, User};
-        let run = RunTime {
-            low_s: 1,
-            median_s: 1,
-            high_s: 1,
-            basis: RunsOf::All,
-            runs: 1,
-            commands: 1,
-            counted: false,
-            scaled: false,
-            exact: false,
-        };
+        let run = RunTime::of(1, RunsOf::All);
         let told = |run_time, limit_s: Option<u64>| {
             let job = NewJob {
                 id: JobId(1),
@@ -198,18 +180,7 @@ mod tests {
     #[test]
     fn a_few_long_runs_make_the_mean_longer_than_most() {
         let of = |low_s, median_s, high_s| {
-            RunTime {
-                low_s,
-                median_s,
-                high_s,
-                basis: RunsOf::User,
-                runs: 9,
-                commands: 9,
-                counted: false,
-                scaled: false,
-                exact: false,
-            }
-            .mean_s()
+            RunTime { low_s, high_s, ..RunTime::of(median_s, RunsOf::User) }.mean_s()
         };
         assert_eq!((of(60, 60, 60), of(0, 0, 0)), (60, 0));
         assert_eq!(of(60, 600, 14_400), 3053);

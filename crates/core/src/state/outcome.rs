@@ -62,7 +62,7 @@ impl State {
         };
         let moving = |step| matches!(step, SuspendStep::Suspending | SuspendStep::Resuming);
         let on_the_way = job.suspension().is_some_and(|suspension| moving(suspension.step));
-        let (status, is_off, key) = (exit.status, job.is_off(), job.spec.command_key);
+        let status = exit.status;
         if let Some(why) = exit.not_started.as_ref().filter(|_| exit.machine) {
             return self.not_launched(id, attempt, why, true, applied);
         }
@@ -92,6 +92,19 @@ impl State {
             self.finish(id, JobState::Failed, reason, Some(status), applied);
             return Ok(());
         }
+        self.ended_itself(id, &placement, exit, applied)
+    }
+
+    /// The end that a command came to by itself.
+    fn ended_itself(
+        &mut self,
+        id: JobId,
+        placement: &Placement,
+        exit: &Exit,
+        applied: &mut Applied,
+    ) -> Result<(), Rejected> {
+        let job = self.get(id)?;
+        let (status, is_off, key) = (exit.status, job.is_off(), job.spec.command_key);
         let line = exit.evidence.as_ref().map_or_else(String::new, |e| e.line.clone());
         let kind = exit.evidence.as_ref().map(|e| e.kind);
         let lost = placement.gpus.iter().find_map(|g| self.gpu(*g).and_then(Gpu::lost));
@@ -114,21 +127,21 @@ impl State {
             (_, _) if lost.is_some() => failed(Reason::GpuLost { line: lost.unwrap_or_default() }),
             // What is off its GPUs may have caught that earlier, and does not die of it.
             (_, Some(EvidenceKind::GpuOutOfMemory { wanted, said })) if !is_off => {
-                return self.out_of_memory(id, &placement, exit, (wanted, said), applied);
+                return self.out_of_memory(id, placement, exit, (wanted, said), applied);
             }
-            (ExitStatus::Code(_), None) if self.memory_was_full(id, &placement) => {
-                return self.out_of_memory(id, &placement, exit, (None, Said::default()), applied);
+            (ExitStatus::Code(_), None) if self.memory_was_full(id, placement) => {
+                return self.out_of_memory(id, placement, exit, (None, Said::default()), applied);
             }
             (_, Some(EvidenceKind::HostOutOfMemory)) => failed(Reason::HostOutOfMemory { line }),
             (_, Some(EvidenceKind::FatalGpuFault | EvidenceKind::GpuError | EvidenceKind::MpsRefused))
                 if placement.sharing == SharingMode::Mps =>
             {
-                self.fault(id, &placement, exit);
+                self.fault(id, placement, exit);
                 return Ok(());
             }
             // Whatever its words for it, while others die of a fault around it.
-            (_, Some(EvidenceKind::OwnError) | None) if self.faulted_lately(id, &placement) => {
-                self.fault(id, &placement, exit);
+            (_, Some(EvidenceKind::OwnError) | None) if self.faulted_lately(id, placement) => {
+                self.fault(id, placement, exit);
                 return Ok(());
             }
             _ => {

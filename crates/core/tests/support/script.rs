@@ -249,17 +249,7 @@ fn profile(words: &mut Words) -> Outcome<Profile> {
 fn run_time(text: &str) -> Outcome<RunTime> {
     let (median, high) = text.split_once("..").unwrap_or((text, text));
     let [median_s, high_s] = [span(median)?, span(high)?].map(|time| time.0 / 1000);
-    Ok(RunTime {
-        low_s: median_s,
-        median_s,
-        high_s,
-        basis: RunsOf::Command,
-        runs: 1,
-        commands: 1,
-        counted: false,
-        scaled: false,
-        exact: false,
-    })
+    Ok(RunTime { high_s, ..RunTime::of(median_s, RunsOf::Command) })
 }
 
 /// `BASIS:NEED:UPPER`, and a fourth word: `elastic`, or the memory of the GPU that a share is one of.

@@ -1,18 +1,29 @@
+use super::looks::METER;
+use super::outage::COMPLAIN_AGAIN;
 use super::*;
+use crate::config::limits::UserLimits;
 use crate::config::{MemoryConfig, Sync};
-use crate::journal::{Keep, Settings};
+use crate::gist::Gist;
+use crate::journal::{Keep, Settings, StoredJob};
+use crate::messages::{OfOne, Order, Peer};
 use crate::run::identity::Life;
 use crate::run::launch::{Context, Launcher};
 use crate::run::pace::Paces;
 use crate::run::record::Claim;
 use crate::run::suspend::{Driver, Suspender};
+use crate::run::watch::Event;
+use crate::sampler::Look;
+use crate::submission::Submission;
+use carma_api::wire::{SubmitReply, SubmitRequest};
 use carma_core::explain::Reason;
+use carma_core::input::Observation;
 use carma_core::model::{
-    EndCause, ExitStatus, Forecasts, NewJob, Placement, ProcessRef, Profile, Request, RunsOf, SharingMode,
-    User,
+    EndCause, EndLevel, Exit, ExitStatus, Forecasts, NewJob, Placement, ProcessRef, Profile, Request, RunsOf,
+    SharingMode, SuspendStep, User,
 };
 use carma_core::policy::{Options, presets};
 use carma_core::reading::{GpuInfo, GpuKind, GpuReading, Health};
+use carma_core::units::{Fraction, MiB};
 use carma_core::windows::{Summary, WindowSummary};
 use carma_gpu::mps::{Mps, MpsOptions};
 use carma_gpu::{Grant, Sharing, SharingError, SharingRequest};
@@ -474,7 +485,7 @@ fn a_job_whose_gpu_is_gone_is_told_to_move() {
     machine.is_off(job);
     let resumed = |machine: &mut Machine| {
         let root = Peer { user: User::new(0, "root"), ..peer(0) };
-        machine.engine.try_order(Order::Unsuspend(job), &root).unwrap().1
+        machine.engine.try_order(Order::Unsuspend(job), &root).unwrap().text
     };
     assert!(resumed(&mut machine).ends_with("as soon as GPU 0, which it left, has room"));
     let left = machine.engine.state.gpus().iter().skip(1).map(|gpu| gpu.info.clone()).collect();
@@ -548,6 +559,131 @@ fn a_turn_ends_though_messages_wait() {
     assert!(refusal.try_recv().is_ok_and(|refusal| refusal.is_err()));
 }
 
+/// Asks for so many copies of a job that is held.
+fn ask_for(machine: &mut Machine, count: u32, peer: Peer) -> oneshot::Receiver<Result<SubmitReply, Refused>> {
+    let request = SubmitRequest {
+        command: vec!["x".into()],
+        output: Some("/out/%j".into()),
+        hold: true,
+        ..SubmitRequest::default()
+    };
+    let (answer, answered) = oneshot::channel();
+    let bulk = Bulk::Submit(Box::new(submission(request)), count, peer, answer);
+    machine.to_engine.send(Message::Bulk(bulk)).unwrap();
+    answered
+}
+
+/// Gives an order to several jobs.
+fn order_all(
+    machine: &mut Machine,
+    order: fn(JobId) -> Order,
+    jobs: &[u64],
+    uid: u32,
+) -> oneshot::Receiver<Result<Vec<OfOne>, Refused>> {
+    let (answer, answered) = oneshot::channel();
+    let jobs = jobs.iter().copied().map(JobId).collect();
+    machine.to_engine.send(Message::Bulk(Bulk::Order(order, jobs, peer(uid), answer))).unwrap();
+    answered
+}
+
+/// Numbers of jobs, and where their outputs go.
+fn told(reply: SubmitReply) -> Vec<(u64, String)> {
+    reply.each().map(|reply| (reply.id, reply.log)).collect()
+}
+
+#[test]
+fn copies_of_a_job_are_on_the_disk_together_up_to_the_first_that_is_refused() {
+    let mut machine = Machine::new();
+    machine.engine.takes = Duration::from_secs(600);
+    let limits = UserLimits { pending_jobs: Some(6), ..UserLimits::NONE };
+    let few = Peer { limits, ..peer(7) };
+    let mut answered = ask_for(&mut machine, 10, few.clone());
+    let plans = machine.engine.plans;
+    machine.engine.turn(Duration::ZERO);
+    assert!(machine.engine.plans <= plans + 1, "one plan for all");
+    let expected: Vec<_> = (1..=6).map(|id| (id, format!("/out/{id}"))).collect();
+    assert_eq!(told(answered.try_recv().unwrap().unwrap()), expected);
+    let mut answered = ask_for(&mut machine, 4, few);
+    machine.engine.turn(Duration::ZERO);
+    let refused = answered.try_recv().unwrap().unwrap_err();
+    assert!(refused.status == 429 && refused.text.contains("you have 6 jobs waiting"), "{}", refused.text);
+    let mut answered = ask_for(&mut machine, 4, peer(7));
+    machine.refuses();
+    machine.engine.turn(Duration::ZERO);
+    assert_eq!(answered.try_recv().unwrap().unwrap_err().status, 507);
+    let file = machine.engine.parts.journal_file.clone();
+    let (state, _dir) = machine.stops();
+    assert_eq!(state.jobs().len(), 6, "all or nothing of a commit");
+    let logs: Vec<String> = {
+        let file = rusqlite::Connection::open(file).unwrap();
+        let mut rows = file.prepare("SELECT log FROM jobs ORDER BY id").unwrap();
+        rows.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    };
+    assert_eq!(logs, expected.into_iter().map(|(_, log)| log).collect::<Vec<_>>());
+}
+
+/// A megabyte of environment, ten thousand times.
+#[test]
+fn copies_of_a_large_job_come_a_few_at_a_time() {
+    let mut machine = Machine::new();
+    machine.engine.takes = Duration::from_secs(600);
+    let env = (0..8).map(|n| (format!("V{n}"), "x".repeat(130_000))).collect();
+    let request = SubmitRequest { command: vec!["x".into()], hold: true, env, ..SubmitRequest::default() };
+    let reply = machine.engine.try_submit(submission(request), 10_000, &peer(7)).unwrap();
+    assert_eq!(reply.copies.len() + 1, 4, "of 4 MiB");
+}
+
+#[test]
+fn an_order_for_several_jobs_says_of_each_what_came_of_it_in_their_order() {
+    let mut machine = Machine::new();
+    machine.engine.takes = Duration::from_secs(600);
+    let mut answered = ask_for(&mut machine, 5, peer(7));
+    machine.engine.turn(Duration::ZERO);
+    assert_eq!(answered.try_recv().unwrap().unwrap().copies.len(), 4);
+    let mut of = |order, jobs: &[u64], uid| -> Vec<(u64, Result<String, u16>)> {
+        let mut answered = order_all(&mut machine, order, jobs, uid);
+        machine.engine.turn(Duration::ZERO);
+        let outcomes = answered.try_recv().unwrap().unwrap().into_iter();
+        outcomes.map(|(job, done)| (job.0, done.map(|done| done.text).map_err(|r| r.status))).collect()
+    };
+    let cancelled = |job| (job, Ok(format!("job {job} is being cancelled")));
+    assert_eq!(of(Order::Cancel, &[4, 2], 8), [(4, Err(403)), (2, Err(403))]);
+    assert_eq!(of(Order::Cancel, &[4, 99, 2], 7), [cancelled(4), (99, Err(404)), cancelled(2)]);
+    assert_eq!(of(Order::Cancel, &[1, 2, 3], 7), [cancelled(1), (2, Err(409)), cancelled(3)]);
+    assert_eq!(of(Order::Release, &[5], 7), [(5, Ok("job 5 is released".to_owned()))]);
+    let (state, _dir) = machine.stops();
+    assert_eq!(state.jobs().keys().copied().collect::<Vec<_>>(), [JobId(5)]);
+}
+
+/// What is asked of many jobs is done piece by piece, by turns, after all that is asked of single ones.
+#[test]
+fn what_asks_something_of_many_jobs_keeps_no_other_waiting() {
+    let mut machine = Machine::new();
+    let (mut many, mut more) =
+        (ask_for(&mut machine, 10_000, peer(7)), ask_for(&mut machine, 10_000, peer(7)));
+    let (answer, mut single) = oneshot::channel();
+    let request = SubmitRequest { hold: true, ..stored().request };
+    machine.to_engine.send(Message::Submit(Box::new(submission(request)), peer(8), answer)).unwrap();
+    // All three messages are read, and of the rest there is time for one job.
+    machine.engine.takes = Duration::from_secs(600);
+    while let Ok(message) = machine.engine.inbox.try_recv() {
+        machine.engine.handle(message);
+    }
+    machine.engine.takes = Duration::ZERO;
+    machine.engine.turn(Duration::ZERO);
+    assert_eq!(single.try_recv().unwrap().unwrap().id, 1);
+    assert_eq!(many.try_recv().unwrap().unwrap().each().map(|reply| reply.id).collect::<Vec<_>>(), [2]);
+    assert!(more.try_recv().is_err());
+    assert_eq!(machine.engine.patience(), Duration::ZERO, "there is more to do");
+    let mut cancelled = order_all(&mut machine, Order::Cancel, &[1, 2], 7);
+    machine.engine.turn(Duration::ZERO);
+    assert_eq!(more.try_recv().unwrap().unwrap().id, 3);
+    machine.engine.turn(Duration::ZERO);
+    let outcomes = cancelled.try_recv().unwrap().unwrap();
+    assert!(matches!(&outcomes[..], [(JobId(1), Err(_))]), "so far as there was time");
+    assert_ne!(machine.engine.patience(), Duration::ZERO);
+}
+
 /// A job that is held, of the one program that there is. A GPU has room for many.
 fn held(machine: &mut Machine, n: usize) -> JobId {
     let command = ["python3".to_owned(), "train.py".to_owned(), format!("--lr={n}")];
@@ -558,7 +694,7 @@ fn held(machine: &mut Machine, n: usize) -> JobId {
         hold: true,
         ..SubmitRequest::default()
     };
-    JobId(machine.engine.try_submit(submission(request), &peer(7)).ok().unwrap().id)
+    JobId(machine.engine.try_submit(submission(request), 1, &peer(7)).ok().unwrap().id)
 }
 
 /// One end is news to all jobs of the program. However large they are, none is read for it, and there is no turn that goes on
@@ -698,7 +834,7 @@ fn each_end_of_a_script_is_news_to_its_jobs_in_the_queue() {
         let command = ["python3".to_owned(), "train.py".to_owned(), n.to_string()].into();
         let sharing = Some(SharingMode::TimeSlice);
         let request = SubmitRequest { command, sharing, hold, ..SubmitRequest::default() };
-        JobId(machine.engine.try_submit(submission(request), &peer(7)).ok().unwrap().id)
+        JobId(machine.engine.try_submit(submission(request), 1, &peer(7)).ok().unwrap().id)
     };
     let (waits, ends) = (submitted(1, false), [2, 3].map(|n| submitted(n, true)));
     machine.engine.turn_end();
@@ -746,7 +882,7 @@ fn an_end_is_news_to_the_same_command_of_another_user() {
         let sharing = Some(SharingMode::TimeSlice);
         let mut request = SubmitRequest { command, sharing, hold, ..SubmitRequest::default() };
         request.task.script = Some("5ca1ab1e".to_owned());
-        JobId(machine.engine.try_submit(submission_of(request, uid), &peer(uid)).ok().unwrap().id)
+        JobId(machine.engine.try_submit(submission_of(request, uid), 1, &peer(uid)).ok().unwrap().id)
     };
     let (waits, ends) = (submitted(8, false), [0, 1].map(|_| submitted(7, true)));
     machine.engine.turn_end();
@@ -917,7 +1053,7 @@ fn what_the_machine_can_never_run_is_refused_before_all_else() {
     let asks = Peer { limits: UserLimits { running_jobs: Some(3), ..UserLimits::NONE }, ..peer(7) };
     let command = vec!["x".into()];
     let large = SubmitRequest { command, gpus: Some(u32::MAX), ..SubmitRequest::default() };
-    let refused = machine.engine.try_submit(submission(large), &asks).err().unwrap();
+    let refused = machine.engine.try_submit(submission(large), 1, &asks).err().unwrap();
     assert!(refused.status == 400 && refused.text.contains("GPUs"), "{}", refused.text);
     assert!(machine.engine.batch.inputs.is_empty());
 }
@@ -928,7 +1064,7 @@ fn a_limit_of_memory_that_is_no_number_of_bytes_is_refused() {
     let mut refused = |mib| {
         let command = vec!["x".into()];
         let request = SubmitRequest { command, host_memory_mib: Some(mib), ..SubmitRequest::default() };
-        machine.engine.try_submit(submission(request), &peer(7)).err().unwrap().text
+        machine.engine.try_submit(submission(request), 1, &peer(7)).err().unwrap().text
     };
     for mib in [1 << 44, u64::MAX] {
         assert!(refused(mib).starts_with("--mem is more than a limit in bytes can be"), "{}", refused(mib));
@@ -967,7 +1103,7 @@ fn a_job_that_waits_on_after_a_cancel_that_the_disk_refused_hears_news() {
 #[test]
 fn nothing_is_left_of_a_job_that_is_cancelled_while_it_waits() {
     let mut machine = Machine::new();
-    let id = machine.engine.try_submit(submission(stored().request), &peer(0)).unwrap().id;
+    let id = machine.engine.try_submit(submission(stored().request), 1, &peer(0)).unwrap().id;
     assert_eq!(machine.engine.submitted.len(), 1);
     machine.written(Input::Cancel { job: JobId(id), by: User::new(0, "root") });
     assert!(machine.engine.state.job(JobId(id)).is_none() && machine.engine.submitted.is_empty());

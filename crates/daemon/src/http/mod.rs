@@ -240,6 +240,7 @@ fn router(app: Arc<App>) -> Router {
         .route("/v1/jobs/{id}/wait", get(wait::wait))
         .route("/v1/jobs/{id}/{verb}", post(order::job))
         .route("/v1/jobs/{id}/move/{index}", post(order::move_to))
+        .route("/v1/orders/{verb}", post(order::jobs))
         .route("/v1/gpus", get(gpus::gpus))
         .route("/v1/gpus/{index}/{verb}", post(order::gpu))
         .route("/v1/slowdowns", get(slowdowns::slowdowns))

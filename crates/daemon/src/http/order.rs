@@ -1,16 +1,18 @@
-//! `POST /v1/jobs/{id}/{cancel|hold|release|requeue|suspend|resume|move}`, `POST /v1/jobs/{id}/move/{index}`, `POST /v1/gpus/{index}/{drain|resume}`
+//! `POST /v1/orders/{cancel|hold|release}`, `POST /v1/jobs/{id}/{cancel|hold|release|requeue|suspend|resume|move}`, `POST /v1/jobs/{id}/move/{index}`, `POST /v1/gpus/{index}/{drain|resume}`
 
+use super::connections::blocking;
 use super::{Answered, App, Failure, Shared, Words, job_id, no_such_job, short};
 use crate::audit::{self, Act};
 use crate::journal::JournalError;
-use crate::messages::{Message, Order, Peer};
+use crate::messages::{Bulk, Message, Order, Peer};
 use crate::quota;
 use crate::refused::Refused;
 use crate::submission::Submission;
 use axum::Json;
+use axum::body::Bytes;
 use axum::extract::State;
 use carma_api::VERSION;
-use carma_api::wire::DoneReply;
+use carma_api::wire::{DoneReply, MOST_AT_ONCE, OrderOutcome, OrdersReply, OrdersRequest, RefusedView};
 use carma_core::model::JobId;
 use std::sync::Arc;
 
@@ -85,6 +87,55 @@ pub(super) async fn job(
         _ => return Err(unknown(&verb)),
     };
     give(&app, order, peer).await
+}
+
+/// An order about several jobs. The answer comes when it is on disk.
+pub(super) async fn jobs(
+    State(app): Shared,
+    peer: Peer,
+    Words(verb): Words<String>,
+    body: Bytes,
+) -> Answered<OrdersReply> {
+    let order: fn(JobId) -> Order = match verb.as_str() {
+        "cancel" => Order::Cancel,
+        "hold" => Order::Hold,
+        "release" => Order::Release,
+        _ => {
+            let text = format!(
+                "'{}' is no order that is given to several jobs at once: cancel, hold and release are",
+                short(&verb)
+            );
+            return Err(Refused::new(404, "not_found", text).into());
+        }
+    };
+    let jobs = blocking(move || several(&body)).await??;
+    let asks = peer.clone();
+    let outcomes = app.ask(|answer| Message::Bulk(Bulk::Order(order, jobs, asks, answer))).await??;
+    let outcomes = outcomes.into_iter().map(|(job, done)| {
+        audit::asked(&peer, Act::Order(order(job)), done.as_ref().map(|reply| reply.id));
+        outcome(job, done)
+    });
+    Ok(Json(OrdersReply { version: VERSION, outcomes: outcomes.collect() }))
+}
+
+/// Reads to which jobs an order is to be given.
+fn several(body: &[u8]) -> Result<Vec<JobId>, Refused> {
+    let bad = |text: String| Refused::new(400, "bad_request", text);
+    let OrdersRequest { ids } =
+        serde_json::from_slice(body).map_err(|e| bad(format!("the order is not understood: {e}")))?;
+    if !(1..=MOST_AT_ONCE as usize).contains(&ids.len()) {
+        return Err(bad(format!("an order is about 1 to {MOST_AT_ONCE} jobs, not {} (ids)", ids.len())));
+    }
+    Ok(ids.into_iter().map(JobId).collect())
+}
+
+fn outcome(job: JobId, done: Result<DoneReply, Refused>) -> OrderOutcome {
+    match done {
+        Ok(DoneReply { text, .. }) => OrderOutcome { id: job.0, text, refused: None },
+        Err(Refused { status, code, text }) => {
+            OrderOutcome { id: job.0, text, refused: Some(RefusedView { status, code: code.to_owned() }) }
+        }
+    }
 }
 
 /// A job is to go on on this GPU.

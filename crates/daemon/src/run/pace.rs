@@ -105,7 +105,7 @@ impl Paced {
 
     /// As much of the time up to then as it has told of, seconds: what it is still to tell of is no silence of its job.
     fn told_by_s(&self, at: Millis) -> f64 {
-        seconds(at).min(self.told_s.unwrap_or(f64::INFINITY))
+        at.as_secs_f64().min(self.told_s.unwrap_or(f64::INFINITY))
     }
 }
 
@@ -203,7 +203,7 @@ impl Paces {
         let paced = self.lock();
         let paced = paced.get(&job).filter(|paced| paced.is_heard())?;
         let pause_s = pauses.map_or(f64::INFINITY, |pauses| pauses.over_s);
-        paced.tally.best_between(seconds(from), paced.told_by_s(to), pause_s, own)
+        paced.tally.best_between(from.as_secs_f64(), paced.told_by_s(to), pause_s, own)
     }
 
     /// For how long a job's present attempt has counted nothing; `None`: its count is at its end, or it has none.
@@ -243,7 +243,7 @@ impl Paces {
     pub fn p99(&self, job: JobId, from: Millis, to: Millis) -> Option<P99> {
         let paced = self.lock();
         let paced = paced.get(&job).filter(|paced| paced.is_heard())?;
-        paced.tally.p99(seconds(from), seconds(to))
+        paced.tally.p99(from.as_secs_f64(), to.as_secs_f64())
     }
 
     /// How far the running jobs are by their own counts, those that say, and do not go on after the end of what they count. While they
@@ -259,18 +259,18 @@ impl Paces {
         let still = |job: JobId| {
             let halt = state.job(job).and_then(Job::halt);
             let absences = halt.map(|halt| halt.absences_until(now)).unwrap_or_default();
-            absences.iter().map(|off| (seconds(off.from), seconds(off.until))).collect::<Vec<_>>()
+            absences.iter().map(|off| (off.from.as_secs_f64(), off.until.as_secs_f64())).collect::<Vec<_>>()
         };
         let changed_s = |job: JobId| {
             let gpus = state.job(job).and_then(Job::placement).into_iter().flat_map(|placed| &placed.gpus);
-            gpus.filter_map(|gpu| state.gpu(*gpu)?.changed).max().map(seconds)
+            gpus.filter_map(|gpu| state.gpu(*gpu)?.changed).max().map(Millis::as_secs_f64)
         };
         let paced = self.lock();
         let heard = || paced.iter().filter(|(_, paced)| paced.is_heard());
         let lost = paced.iter().filter(|(_, paced)| paced.lost);
         let done = |job: JobId, paced: &Paced| {
             let done = paced.tally.done(&still(job), changed_s(job));
-            done.filter(|d| !d.is_past(seconds(now)))
+            done.filter(|d| !d.is_past(now.as_secs_f64()))
         };
         let stands_still = |job: JobId, paced: &Paced| {
             let still_s = paced.tally.stands_still_s(&still(job), paced.told_by_s(now))?;
@@ -345,7 +345,7 @@ impl Paces {
         }
         paced.heard = Instant::now();
         // No later than now: a user's daemon hears the user's processes, who may say anything.
-        let now_s = seconds(self.clock.now());
+        let now_s = self.clock.now().as_secs_f64();
         let told_s = self.clock.at_boot_s(news.at_s).min(now_s);
         paced.told_s = Some(paced.told_s.map_or(told_s, |before| before.max(told_s)));
         for event in news.events {
@@ -358,7 +358,7 @@ impl Paces {
     #[cfg(test)]
     pub fn step(&self, job: JobId, at: Millis) {
         if let Some(paced) = self.lock().get_mut(&job) {
-            paced.tally.steps(seconds(at), "process", 1);
+            paced.tally.steps(at.as_secs_f64(), "process", 1);
         }
     }
 
@@ -370,7 +370,7 @@ impl Paces {
         if let Some(paced) = self.lock().get_mut(&job) {
             // The time that is told may be before the clock's.
             paced.since = Millis::ZERO;
-            paced.tally.printed(&Report { at_s: seconds(at), said: said.clone() });
+            paced.tally.printed(&Report { at_s: at.as_secs_f64(), said: said.clone() });
         }
     }
 
@@ -378,7 +378,7 @@ impl Paces {
     #[cfg(test)]
     pub fn print(&self, job: JobId, at: Millis, line: &str) {
         let (mut printed, mut reports) = (Printed::new(), Vec::new());
-        printed.feed(seconds(at), format!("{line}\n").as_bytes(), &mut reports);
+        printed.feed(at.as_secs_f64(), format!("{line}\n").as_bytes(), &mut reports);
         if let Some(paced) = self.lock().get_mut(&job) {
             paced.since = Millis::ZERO;
             reports.iter().for_each(|report| paced.tally.printed(report));
@@ -416,11 +416,6 @@ impl Paces {
         }
         *self.hosts.lock().unwrap_or_else(PoisonError::into_inner) = hosts;
     }
-}
-
-/// Seconds on the daemon's clock.
-fn seconds(at: Millis) -> f64 {
-    at.0 as f64 / 1000.0
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! nothing of it.
 
 use super::rows::{Key, Rows};
-use super::{KnownAlone, Profiled, Samples, Stored};
+use super::{KnownAlone, Samples, Stored};
 use crate::sampler::Look;
 use carma_core::ledger::{Gpu, Tenant};
 use carma_core::model::{GpuId, Job, JobId, SharingMode};
@@ -103,7 +103,7 @@ impl Assumptions {
         (looks, counting): (&[Look], &BTreeSet<JobId>),
         (going, speed): (&impl Fn(&Job, &str, Millis) -> Option<Going>, Speed<'_>),
         model: &SlowdownModel,
-        profiles: &Profiled,
+        profiles: &Rows<Profile>,
     ) -> BTreeSet<u64> {
         let (mut news, forgotten) = (BTreeSet::new(), self.guesses.forgotten().len());
         for (id, gpu) in (0..).map(GpuId).zip(state.gpus()) {
@@ -127,7 +127,7 @@ impl Assumptions {
                     }
                 }
             }
-            if jobs.iter().all(|job| profiles.contains_key(&key(job.spec.command_key))) {
+            if jobs.iter().all(|job| profiles.get(&key(job.spec.command_key)).is_some()) {
                 continue;
             }
             let Some(group) = self.groups.get_mut(&id) else { continue };

@@ -36,6 +36,16 @@ impl<T> Rows<T> {
         self.kept.get(key).map(|kept| &kept.what)
     }
 
+    /// Whether anything is kept of a command, on any type of GPU.
+    pub(super) fn has_command(&self, command: u64) -> bool {
+        self.kept.range((command, String::new())..).next().is_some_and(|((of, _), _)| *of == command)
+    }
+
+    /// All that is kept.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &T)> {
+        self.kept.iter().map(|(key, kept)| (key, &kept.what))
+    }
+
     /// What was stored.
     pub(super) fn restore(&mut self, key: Key, what: T, uid: Option<u32>) {
         self.make_room(&key, uid);
@@ -89,12 +99,14 @@ impl<T> Rows<T> {
         }))
     }
 
-    fn make_room(&mut self, key: &Key, by: Option<u32>) {
-        if self.kept.len() >= MOST_PROFILES && !self.kept.contains_key(key) {
-            let all = || self.kept.iter().map(|(key, kept)| (kept.uid, kept.used, key));
-            if let Some(oldest) = oldest_of_most(all, by).cloned() {
-                self.forget(&oldest);
-            }
+    /// Forgets a command if there is no room for this one. Returns which.
+    pub(super) fn make_room(&mut self, key: &Key, by: Option<u32>) -> Option<Key> {
+        if self.kept.len() < MOST_PROFILES || self.kept.contains_key(key) {
+            return None;
         }
+        let all = || self.kept.iter().map(|(key, kept)| (kept.uid, kept.used, key));
+        let oldest = oldest_of_most(all, by).cloned()?;
+        self.forget(&oldest);
+        Some(oldest)
     }
 }

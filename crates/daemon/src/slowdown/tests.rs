@@ -558,7 +558,7 @@ fn one_user_drives_out_no_others_commands() {
         slowdowns.keep(spec, GPU, typical(), Millis(at));
         assumed(slowdowns, spec.command_key, 8);
     }
-    assert_eq!(slowdowns.profiles.len(), MOST_PROFILES);
+    assert_eq!(slowdowns.profiles.iter().count(), MOST_PROFILES);
     assert!(slowdowns.profile(0, GPU).is_some() && slowdowns.profile(1, GPU).is_none());
     let assumed = |command| slowdowns.assumed.get(&(command, "A100".into())).is_some();
     assert!(assumed(0) && !assumed(1));

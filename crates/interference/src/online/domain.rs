@@ -481,17 +481,13 @@ impl Domain {
         priors
     }
 
-    /// Moves the numbers of one stage to where rows and prior have them, and returns the precision there of all: globals,
-    /// then the classes of the rows. What is not of the stage is held. Classes without a prior of their own are new.
-    fn settle(
-        &mut self,
-        mode: Mode,
-        split: bool,
-        rows: &[Row],
+    /// What is believed of the numbers of [`Self::settle`] before its rows are seen: their mean and precision, and where they are now.
+    fn believed(
+        &self,
         stage: Stage,
+        names: &BTreeMap<&str, (usize, &Features)>,
         priors: &BTreeMap<String, ClassPrior>,
-    ) -> Option<Matrix> {
-        let names = classes_of(rows);
+    ) -> Option<(Vec<f64>, Matrix, Vec<f64>)> {
         let n = GLOBALS + CLASS * names.len();
         let mut prior_mean = vec![0.0; n];
         let mut around = Matrix::zero(n, n);
@@ -510,7 +506,7 @@ impl Domain {
         }
         let mut mean = prior_mean.clone();
         mean[..GLOBALS].copy_from_slice(&self.mean);
-        for (class, (at, features)) in &names {
+        for (class, (at, features)) in names {
             let known = self.classes.get(*class)?;
             let first = GLOBALS + CLASS * at;
             if let Some(prior) = priors.get(*class) {
@@ -528,6 +524,22 @@ impl Domain {
                 around.set(place, place, if free { 1.0 / (sd * sd).max(1e-8) } else { HELD });
             }
         }
+        Some((prior_mean, around, mean))
+    }
+
+    /// Moves the numbers of one stage to where rows and prior have them, and returns the precision there of all: globals,
+    /// then the classes of the rows. What is not of the stage is held. Classes without a prior of their own are new.
+    fn settle(
+        &mut self,
+        mode: Mode,
+        split: bool,
+        rows: &[Row],
+        stage: Stage,
+        priors: &BTreeMap<String, ClassPrior>,
+    ) -> Option<Matrix> {
+        let names = classes_of(rows);
+        let n = GLOBALS + CLASS * names.len();
+        let (prior_mean, around, mut mean) = self.believed(stage, &names, priors)?;
         let weights = stage.weights(rows);
         // Where the last step began, the step, and what the errors cost there.
         let mut from = (mean.clone(), vec![0.0; n], f64::INFINITY);

@@ -39,6 +39,7 @@ pub(crate) use features::steps_per_s;
 use features::{Features, WEIGHT_NAMES};
 use seen::Seen;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
@@ -166,15 +167,8 @@ impl SlowdownModel {
     /// As [`Group::check`].
     pub fn predict(&self, group: &Group<'_>) -> Result<Forecast, BadGroup> {
         group.check()?;
-        let fresh;
         let ready = ready(group);
-        let domain = match self.domains.get(&ready.key) {
-            Some(domain) => domain,
-            None => {
-                fresh = self.begun(group);
-                &fresh
-            }
-        };
+        let domain = self.domain(&ready.key, group);
         let seats = seats(group, &ready.features);
         let guesses = domain.guess(group.sharing, &seats, group.is_split(), &ready.clock);
         let k = group.members.len();
@@ -183,7 +177,7 @@ impl SlowdownModel {
         // The reason names the widest.
         let bounds = kinds.iter().map(|kind| domain.bounds(*kind));
         let (factor, scores) = bounds.max_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or_default();
-        let mut reasons = reasons(group, domain, &ready, factor, scores);
+        let mut reasons = reasons(group, &domain, &ready, factor, scores);
         let tasks: Vec<TaskForecast> = group
             .members
             .iter()
@@ -237,15 +231,8 @@ impl SlowdownModel {
     /// As [`Group::check`].
     pub fn expect(&self, group: &Group<'_>) -> Result<Vec<f64>, BadGroup> {
         group.check()?;
-        let fresh;
         let ready = ready(group);
-        let domain = match self.domains.get(&ready.key) {
-            Some(domain) => domain,
-            None => {
-                fresh = self.begun(group);
-                &fresh
-            }
-        };
+        let domain = self.domain(&ready.key, group);
         let seats = seats(group, &ready.features);
         let logs = domain.expect(group.sharing, &seats, group.is_split(), &ready.clock);
         Ok(logs.into_iter().map(|log| log.clamp(-500.0, 500.0).exp().clamp(LEAST, MOST)).collect())
@@ -305,11 +292,15 @@ impl SlowdownModel {
     pub fn calibrate(&mut self, by: &Self, group: &Group<'_>, observed: &Observed) -> Result<(), BadGroup> {
         checked(group, observed)?;
         let (key, row) = row(group, labels(group, observed).0);
-        let other = by.domains.get(&key).cloned().unwrap_or_else(|| by.begun(group));
-        let errors = other.errors(group.sharing, group.is_split(), &row);
+        let errors = by.domain(&key, group).errors(group.sharing, group.is_split(), &row);
         let begun = self.begun(group);
         self.domains.entry(key).or_insert(begun).calibrate(&errors);
         Ok(())
+    }
+
+    /// What was learned of a group's GPU type and way of sharing, or what that begins with.
+    fn domain(&self, key: &str, group: &Group<'_>) -> Cow<'_, Domain> {
+        self.domains.get(key).map_or_else(|| Cow::Owned(self.begun(group)), Cow::Borrowed)
     }
 
     /// Where learning of this GPU type and way of sharing begins: with what holds on another type, as far as it does; else

@@ -196,14 +196,7 @@ impl Bench {
                 continue;
             }
             stage.peaks = peaks(&plays);
-            let keeps = if stopped.load(Ordering::Relaxed) {
-                Some("interrupted".to_owned())
-            } else if planned.policy.history && !is_taught {
-                Some(format!("{} has to be played before it", planned.policy.teacher().label))
-            } else {
-                stage.untold(planned).or_else(|| stage.too_long(planned, &plays))
-            };
-            if let Some(why) = keeps {
+            if let Some(why) = stage.keeps(planned, &plays) {
                 left.push(format!("{planned}: {why}"));
                 continue;
             }
@@ -470,6 +463,17 @@ fn makespan_s(play: &Play) -> f64 {
 }
 
 impl play::Stage<'_> {
+    /// What keeps a play from being begun.
+    fn keeps(&self, planned: &Planned, plays: &[Play]) -> Option<String> {
+        if self.stopped.load(Ordering::Relaxed) {
+            return Some("interrupted".to_owned());
+        }
+        if planned.policy.history && !self.taught(planned).exists() {
+            return Some(format!("{} has to be played before it", planned.policy.teacher().label));
+        }
+        self.untold(planned).or_else(|| self.too_long(planned, plays))
+    }
+
     /// Why a policy cannot be played yet: kinds of whose memory it has to be told, and nothing is known.
     fn untold(&self, planned: &Planned) -> Option<String> {
         let unknown: Vec<&str> = self

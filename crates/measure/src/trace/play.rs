@@ -136,12 +136,10 @@ impl Stage<'_> {
     /// # Errors
     /// A daemon that does not start or ends, GPUs that others use. A play that is broken off is no error but says so.
     pub(super) fn play(&mut self, planned: &Planned) -> Result<Play, Error> {
-        let failed =
-            |what: &Path, e: std::io::Error| Error::new(format!("cannot make {}: {e}", what.display()));
         let state = self.state(planned);
         unused(&state)?;
         let logs = self.results.join("daemons");
-        std::fs::create_dir_all(&logs).map_err(|e| failed(&logs, e))?;
+        std::fs::create_dir_all(&logs).map_err(|e| cannot_make(&logs, &e))?;
         let sharing = planned.policy.sharing.unwrap_or(self.sharing).to_string();
         let setup = Setup {
             carma: self.carma,
@@ -154,20 +152,7 @@ impl Stage<'_> {
             sharing: &sharing,
             config: Some(self.config),
         };
-        if !planned.policy.history && setup.state.exists() {
-            // A bench and its daemon that were both killed left their jobs running.
-            if setup.state.join(JOURNAL).exists() && !self.taught(planned).exists() {
-                end_jobs(&setup)?;
-            }
-            std::fs::remove_dir_all(&setup.state).map_err(|e| failed(&setup.state, e))?;
-        }
-        match std::fs::remove_file(self.taught(planned)) {
-            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-                return Err(failed(&self.taught(planned), e));
-            }
-            _ => {}
-        }
-        std::fs::create_dir_all(&setup.state).map_err(|e| failed(&setup.state, e))?;
+        self.prepare(planned, &setup)?;
         let began = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let (service, client) = Service::start(&setup).inspect_err(|_| self.discard(planned, true))?;
         let mut running = Running {
@@ -230,6 +215,23 @@ impl Stage<'_> {
         Ok(play)
     }
 
+    /// Makes an empty state directory, or keeps that of a play which this one goes on from.
+    fn prepare(&self, planned: &Planned, setup: &Setup<'_>) -> Result<(), Error> {
+        let (state, taught) = (&setup.state, self.taught(planned));
+        if !planned.policy.history && state.exists() {
+            // A bench and its daemon that were both killed left their jobs running.
+            if state.join(JOURNAL).exists() && !taught.exists() {
+                end_jobs(setup)?;
+            }
+            std::fs::remove_dir_all(state).map_err(|e| cannot_make(state, &e))?;
+        }
+        match std::fs::remove_file(&taught) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(cannot_make(&taught, &e)),
+            _ => {}
+        }
+        std::fs::create_dir_all(state).map_err(|e| cannot_make(state, &e))
+    }
+
     /// What a play depends on besides policy, tasks and GPUs.
     pub(super) fn conditions(&self, planned: &Planned) -> Conditions {
         let env = self.tasks.iter().filter(|task| !task.env.is_empty()).map(|task| {
@@ -255,6 +257,10 @@ impl Stage<'_> {
             }
         }
     }
+}
+
+fn cannot_make(what: &Path, e: &std::io::Error) -> Error {
+    Error::new(format!("cannot make {}: {e}", what.display()))
 }
 
 /// Waits until no daemon uses a state: that of a bench that was killed ends a little later.

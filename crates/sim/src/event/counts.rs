@@ -40,7 +40,7 @@ impl Counts {
             if told.attempt != attempt {
                 *told = new;
             }
-            if is_count_news(told.last, share, now.since(told.first).0 as f64 / 1000.0) {
+            if is_count_news(told.last, share, now.since(told.first).as_secs_f64()) {
                 told.last = Some((share, told.last.map_or(1, |(_, times)| times + 1)));
                 let share = Fraction::from_f64(share).unwrap_or(Fraction::ONE);
                 news.push(Input::Counted { job: id, attempt, share });

@@ -194,19 +194,9 @@ impl Known {
             return None;
         }
         let errors = &self.knowledge.errors;
-        let seconds = errors.run_time(command, job.duration.0 as f64 / 1000.0);
+        let seconds = errors.run_time(command, job.duration.as_secs_f64());
         let s = seconds.round().max(1.0) as u64;
-        Some(RunTime {
-            low_s: s,
-            median_s: s,
-            high_s: s,
-            basis: RunsOf::Command,
-            runs: 1,
-            commands: 1,
-            counted: false,
-            scaled: false,
-            exact: errors.run_time == 0.0,
-        })
+        Some(RunTime { exact: errors.run_time == 0.0, ..RunTime::of(s, RunsOf::Command) })
     }
 
     /// What was learned of a job's run time, with the error that is asked for.

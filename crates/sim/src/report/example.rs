@@ -198,7 +198,7 @@ fn spread(mut values: Vec<f64>) -> Spread {
 }
 
 fn summary(jobs: &[JobOutcome], stretches: &[Stretch], series: &[GpuSeries], ooms: &[Oom]) -> Summary {
-    let s = |time: Millis| time.0 as f64 / 1000.0;
+    let s = Millis::as_secs_f64;
     let of = |f: &dyn Fn(&JobOutcome) -> f64| spread(jobs.iter().map(f).collect());
     let wait = |j: &JobOutcome| s(j.last_start.unwrap_or_default()) - s(j.arrival);
     let makespan_s = stretches.iter().map(|x| s(x.end)).fold(0.0, f64::max);

@@ -485,7 +485,7 @@ pub struct Seconds(pub f64);
 
 impl From<Millis> for Seconds {
     fn from(time: Millis) -> Self {
-        Self(time.0 as f64 / 1000.0)
+        Self(time.as_secs_f64())
     }
 }
 

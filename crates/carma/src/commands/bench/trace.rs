@@ -120,7 +120,7 @@ fn options(args: &TraceArgs) -> Result<Options, Failure> {
         kill_after: args.kill_daemon,
         output: args.output.clone(),
         budget: args.budget.map(|budget| Duration::from_millis(budget.0)),
-        longest_s: args.longest.0 as f64 / 1000.0,
+        longest_s: args.longest.as_secs_f64(),
         gpus: args.gpus.clone(),
         speed: args.speed,
     })
@@ -128,7 +128,7 @@ fn options(args: &TraceArgs) -> Result<Options, Failure> {
 
 /// When jobs come, seconds, and which tasks where the trace says so.
 fn arrivals(args: &TraceArgs) -> Result<Vec<(f64, Option<String>)>, Failure> {
-    let seconds = |time: Millis| time.0 as f64 / 1000.0;
+    let seconds = Millis::as_secs_f64;
     if let Some(process) = Arrivals::parse(&args.arrivals) {
         if args.named {
             return Err(Failure::usage(format!("--named: the process {} names no tasks", args.arrivals)));

@@ -5,7 +5,7 @@ mod run;
 mod table;
 
 use super::Context;
-use super::queue::gpu_list;
+use super::queue::named_gpus;
 use super::trace::keep_apart;
 use super::usage::Unit;
 use crate::cli::ReportArgs;
@@ -169,11 +169,6 @@ fn gpus(of: &Recorded) -> String {
         }
     }
     kinds.iter().map(|(name, count)| format!("{count} x {name}")).collect::<Vec<_>>().join(", ")
-}
-
-/// `GPU 3`, `GPUs 0,1`.
-fn named_gpus(gpus: &[u32]) -> String {
-    format!("GPU{} {}", if gpus.len() == 1 { "" } else { "s" }, gpu_list(gpus))
 }
 
 /// One unit of energy for all rows and notes, so that they can be compared.

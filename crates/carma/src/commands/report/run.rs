@@ -34,7 +34,7 @@ pub(super) fn recorded(of: &Recorded) -> RunResult {
         jobs,
         stretches,
         ooms: Vec::new(),
-        step_s: of.step.0 as f64 / 1000.0,
+        step_s: of.step.as_secs_f64(),
         series: series(of),
     }
 }
@@ -199,10 +199,6 @@ fn busy_span(jobs: &[JobOutcome], stretches: &[Stretch], span: Span) -> Span {
     })
 }
 
-fn seconds(time: Millis) -> f64 {
-    time.0 as f64 / 1000.0
-}
-
 /// The figures of the jobs.
 fn of_jobs(jobs: &[JobOutcome], stretches: &[Stretch]) -> Summary {
     let count = |how: End| stretches.iter().filter(|stretch| stretch.how == how).count() as u64;
@@ -216,7 +212,7 @@ fn of_jobs(jobs: &[JobOutcome], stretches: &[Stretch]) -> Summary {
         ..Summary::default()
     };
     let lost = stretches.iter().filter(|stretch| stretch.how == End::OutOfMemory);
-    summary.oom_lost_gpu_s = lost.map(|s| seconds(s.end.since(s.start)) * s.gpus.len() as f64).sum();
+    summary.oom_lost_gpu_s = lost.map(|s| s.end.since(s.start).as_secs_f64() * s.gpus.len() as f64).sum();
     let mut attempts: BTreeMap<(u32, u32), u64> = BTreeMap::new();
     for stretch in stretches {
         *attempts.entry((stretch.job, stretch.attempt)).or_default() += length(stretch);
@@ -227,22 +223,24 @@ fn of_jobs(jobs: &[JobOutcome], stretches: &[Stretch]) -> Summary {
         let of_user = users.entry(&job.user).or_default();
         let (Some(end), Some(start)) = (job.end, job.last_start) else { continue };
         let last = attempts.range((at, 0)..=(at, u32::MAX)).next_back();
-        let ran = last.map_or(0.0, |(_, ran)| seconds(Millis(*ran)));
-        wait.push(seconds(start.since(job.arrival)));
-        exec.push(seconds(job.exec));
-        jct.push(seconds(end.since(job.arrival)));
-        of_user[0] = (of_user[0].0 + seconds(start.since(job.arrival)), of_user[0].1 + 1);
+        let ran = last.map_or(0.0, |(_, ran)| Millis(*ran).as_secs_f64());
+        wait.push(start.since(job.arrival).as_secs_f64());
+        exec.push(job.exec.as_secs_f64());
+        jct.push(end.since(job.arrival).as_secs_f64());
+        of_user[0] = (of_user[0].0 + start.since(job.arrival).as_secs_f64(), of_user[0].1 + 1);
         if job.solo > Millis::ZERO {
-            slowdown.push(ran / seconds(job.solo));
-            of_user[1] =
-                (of_user[1].0 + seconds(end.since(job.arrival)) / seconds(job.solo), of_user[1].1 + 1);
+            slowdown.push(ran / job.solo.as_secs_f64());
+            of_user[1] = (
+                of_user[1].0 + end.since(job.arrival).as_secs_f64() / job.solo.as_secs_f64(),
+                of_user[1].1 + 1,
+            );
         }
     }
     summary.completed = wait.len() as u64;
     summary.not_completed = summary.jobs - summary.completed;
     let first = jobs.iter().map(|job| job.arrival).min();
     let last = stretches.iter().map(|stretch| stretch.end).max();
-    summary.makespan_s = first.zip(last).map_or(f64::NAN, |(first, last)| seconds(last.since(first)));
+    summary.makespan_s = first.zip(last).map_or(f64::NAN, |(first, last)| last.since(first).as_secs_f64());
     [summary.wait_s, summary.exec_s, summary.jct_s, summary.slowdown] =
         [wait, exec, jct, slowdown].map(spread);
     summary.oom_wait_s = f64::NAN;
@@ -466,6 +464,72 @@ fn seen(of: &Recorded) -> BTreeMap<u64, Seen> {
     jobs
 }
 
+/// The jobs of a record as a trace, by what was seen of them, and what that leaves out.
+#[derive(Default)]
+struct Traced<'a> {
+    jobs: Vec<TraceJob>,
+    /// How long each took to begin its work.
+    startup: BTreeMap<&'a str, Millis>,
+    /// Jobs that completed, and were over at once.
+    at_once: usize,
+    /// Jobs whose time alone is the time that they ran.
+    as_run: usize,
+    /// Jobs whose activity is a part of that of their GPUs.
+    estimated: usize,
+    /// Jobs of which SMACT, SMOCC and DRAM activity were not seen.
+    unseen: [usize; 3],
+}
+
+impl<'a> Traced<'a> {
+    /// Of the jobs that completed.
+    fn of(of: &Recorded, run: &'a RunResult) -> Self {
+        let seen = seen(of);
+        let mut traced = Self::default();
+        for (ran, outcome) in of.jobs.iter().zip(&run.jobs).filter(|(_, outcome)| outcome.end.is_some()) {
+            if outcome.solo == Millis::ZERO {
+                traced.at_once += 1;
+                continue;
+            }
+            let pace = ran.attempts.last().and_then(pace);
+            traced.as_run += usize::from(pace.is_none());
+            let seen = seen.get(&ran.row.id);
+            traced.startup.insert(&outcome.id, seen.map_or(Millis::ZERO, Seen::startup));
+            let alone = ran.attempts.iter().rev().find_map(|attempt| attempt.alone_bp);
+            let activity = match alone {
+                Some(alone) => alone.map(|bp| bp.map(|bp| f64::from(bp) / 10_000.0)),
+                None => {
+                    traced.estimated += 1;
+                    let part = |part: &Mean| {
+                        Some(part.get() / pace.unwrap_or(1.0))
+                            .filter(|part| part.is_finite())
+                            .map(|part| part.min(1.0))
+                    };
+                    seen.map_or([None; 3], |seen| seen.parts.each_ref().map(part))
+                }
+            };
+            for (jobs, seen) in traced.unseen.iter_mut().zip(activity) {
+                *jobs += usize::from(seen.is_none());
+            }
+            // What was not seen counts as nothing here, and what rests on it is not told.
+            let [smact, smocc, drama] = activity.map(|seen| seen.or(Some(0.0)));
+            traced.jobs.push(TraceJob {
+                line: 0,
+                id: outcome.id.as_str().into(),
+                arrival: outcome.arrival,
+                task: None,
+                duration: Some(outcome.solo),
+                gpus: Some(outcome.gpus.max(1)),
+                user: outcome.user.as_str().into(),
+                memory: ran.row.memory_peak_mib.map(MiB),
+                threads: None,
+                activity: Activity { smact, smocc, drama, ..Activity::default() },
+            });
+        }
+        traced.jobs.sort_by_key(|job| job.arrival);
+        traced
+    }
+}
+
 /// What the simulator says that the jobs which completed would have done had each had its GPUs alone, first come first served;
 /// with what it rests on. `None`: it can't be said, with why.
 pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, Vec<String>) {
@@ -473,61 +537,12 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
         let why = "what exclusive GPUs would have done is not simulated: not all GPUs are of a type that carma has a model of";
         return (None, vec![why.to_owned()]);
     };
-    let predicted = completed(of, run).filter(|(.., last)| is_predicted(last)).count();
-    let is_guess = predicted as u64 * 2 > run.summary.completed;
-    let (mut as_run, mut estimated, mut at_once, mut unseen) = (0, 0, 0_usize, [0_usize; 3]);
-    let seen = seen(of);
-    let mut jobs = Vec::new();
-    let mut startup: BTreeMap<&str, Millis> = BTreeMap::new();
-    for (ran, outcome) in of.jobs.iter().zip(&run.jobs) {
-        if outcome.end.is_none() {
-            continue;
-        }
-        if outcome.solo == Millis::ZERO {
-            at_once += 1;
-            continue;
-        }
-        let pace = ran.attempts.last().and_then(pace);
-        as_run += u64::from(pace.is_none());
-        let seen = seen.get(&ran.row.id);
-        startup.insert(&outcome.id, seen.map_or(Millis::ZERO, Seen::startup));
-        let alone = ran.attempts.iter().rev().find_map(|attempt| attempt.alone_bp);
-        let activity = match alone {
-            Some(alone) => alone.map(|bp| bp.map(|bp| f64::from(bp) / 10_000.0)),
-            None => {
-                estimated += 1;
-                let part = |part: &Mean| {
-                    Some(part.get() / pace.unwrap_or(1.0))
-                        .filter(|part| part.is_finite())
-                        .map(|part| part.min(1.0))
-                };
-                seen.map_or([None; 3], |seen| seen.parts.each_ref().map(part))
-            }
-        };
-        for (jobs, seen) in unseen.iter_mut().zip(activity) {
-            *jobs += usize::from(seen.is_none());
-        }
-        // What was not seen counts as nothing here, and what rests on it is not told.
-        let [smact, smocc, drama] = activity.map(|seen| seen.or(Some(0.0)));
-        jobs.push(TraceJob {
-            line: 0,
-            id: outcome.id.as_str().into(),
-            arrival: outcome.arrival,
-            task: None,
-            duration: Some(outcome.solo),
-            gpus: Some(outcome.gpus.max(1)),
-            user: outcome.user.as_str().into(),
-            memory: ran.row.memory_peak_mib.map(MiB),
-            threads: None,
-            activity: Activity { smact, smocc, drama, ..Activity::default() },
-        });
-    }
+    let Traced { jobs, startup, at_once, as_run, estimated, unseen } = Traced::of(of, run);
     if jobs.is_empty() {
         let why = if at_once > 0 { "all jobs that completed were over at once" } else { "no job completed" };
         return (None, vec![format!("{why}, so that there is nothing to compare with exclusive GPUs")]);
     }
     let count = jobs.len();
-    jobs.sort_by_key(|job| job.arrival);
     let trace = Trace { name: "recorded".into(), file: None, jobs, notes: Vec::new() };
     let Some((mut workload, policy)) = Workload::resolve(&trace, None).ok().zip(presets::by_name(EXCLUSIVE))
     else {
@@ -542,6 +557,8 @@ pub(super) fn exclusive(of: &Recorded, run: &RunResult) -> (Option<RunResult>, V
     let setup = Setup { record: true, ..Setup::new(policy, SharingMode::Exclusive, None, 1) };
     let mut result = simulate(&workload, &cluster, &setup, &|_| ());
     let untold = forget(&mut result, unseen.map(|jobs| jobs > 0));
+    let predicted = completed(of, run).filter(|(.., last)| is_predicted(last)).count();
+    let is_guess = predicted as u64 * 2 > run.summary.completed;
     // The row says that the two are not of the same jobs.
     let all = run.summary.jobs;
     let part = if (count as u64) < all { format!(" ({count} of {all})") } else { String::new() };

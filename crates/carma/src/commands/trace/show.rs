@@ -42,7 +42,7 @@ fn machine(summary: &Summary, notes: &[String]) -> Value {
         "jobs_without_duration": summary.without_duration,
         "tasks": summary.tasks,
         "users": summary.users,
-        "span_s": summary.span.0 as f64 / 1000.0,
+        "span_s": summary.span.as_secs_f64(),
         "gap_mean_s": summary.gap_mean_s,
         "gap_median_s": summary.gap_median_s,
         "gap_p95_s": summary.gap_p95_s,

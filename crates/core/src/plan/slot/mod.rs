@@ -70,7 +70,7 @@ pub(super) struct Slot<'a> {
     /// A tenant that has a limit of slowdown.
     pub(super) limited: Option<JobId>,
     /// A tenant was parted from another before.
-    parted: bool,
+    any_parted: bool,
     /// The jobs that are there, where predictions count.
     beside: Option<Beside<'a>>,
     /// The job that it is kept for.
@@ -107,7 +107,7 @@ impl<'a> Slot<'a> {
             now,
             state,
             limited: limited_tenant(state, gpu),
-            parted: gpu.tenants.iter().any(|t| state.job(t.job).is_some_and(was_parted)),
+            any_parted: gpu.tenants.iter().any(|t| state.job(t.job).is_some_and(was_parted)),
             beside: None,
             held: None,
             lent_for: Millis::ZERO,

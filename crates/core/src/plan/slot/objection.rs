@@ -21,7 +21,7 @@ impl Slot<'_> {
         if !want.particular && limited.is_none() && !policy.goes_by_predictions() {
             return None;
         }
-        if (want.particular || self.parted)
+        if (want.particular || self.any_parted)
             && let Some(apart) = kept_apart(self.state, self.state.job(want.job)?, self.gpu)
         {
             return Some(Objection::Apart { job: apart });

@@ -57,7 +57,7 @@ pub(super) fn play(baseline: Baseline, workload: &Workload, spec: &str, sharing:
 
 /// When each job ended, seconds.
 pub(super) fn ends(result: &RunResult) -> Vec<f64> {
-    result.jobs.iter().map(|job| job.end.map_or(f64::NAN, |end| end.0 as f64 / 1000.0)).collect()
+    result.jobs.iter().map(|job| job.end.map_or(f64::NAN, Millis::as_secs_f64)).collect()
 }
 
 fn close(result: &RunResult, expected: &[f64]) {

@@ -47,7 +47,7 @@ fn known(jobs: &[(u64, u64, u32, &Arc<CatalogueTask>)], spec: &str, sharing: Sha
 
 fn ends(known: &Known, order: &[u32], rules: &Rules) -> Vec<f64> {
     let result = play(known, &mut Rates::default(), order, rules);
-    result.jobs.iter().map(|job| job.end.map_or(f64::NAN, |end| end.0 as f64 / 1000.0)).collect()
+    result.jobs.iter().map(|job| job.end.map_or(f64::NAN, Millis::as_secs_f64)).collect()
 }
 
 const ALONE: Rules =

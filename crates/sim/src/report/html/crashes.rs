@@ -67,10 +67,10 @@ fn list(out: &mut String, runs: &[RunResult], names: &[String], total: usize) {
             "<tr><td class=\"text\">{}</td><td>{}</td><td class=\"text\">{}</td><td class=\"text\">{}</td><td>{gpu}</td>\
              <td>{wanted}</td><td>{free}</td><td>{}</td></tr>",
             Short(name, 40),
-            span(at.0 as f64 / 1000.0),
+            span(at.as_secs_f64()),
             Short(job.map_or("–", |j| &j.id), 40),
             Esc(if task.is_empty() { "–" } else { task }),
-            span(lost.0 as f64 / 1000.0),
+            span(lost.as_secs_f64()),
         );
     }
     out.push_str("</tbody></table></div>\n");

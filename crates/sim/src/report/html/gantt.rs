@@ -44,7 +44,7 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], or
     }
     let families = families(runs);
     legend(out, &families, runs);
-    let end = largest(runs.iter().flat_map(|r| r.stretches.iter()).map(|s| seconds(s.end)));
+    let end = largest(runs.iter().flat_map(|r| r.stretches.iter()).map(|s| s.end.as_secs_f64()));
     for (run, name) in runs.iter().zip(names).take(RUNS) {
         let _ = write!(out, "<div class=\"figure\"><h3>{}</h3>", Short(name, 80));
         if run.stretches.is_empty() {
@@ -62,10 +62,6 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], or
     out.push_str("</section>\n");
 }
 
-fn seconds(time: Millis) -> f64 {
-    time.0 as f64 / 1000.0
-}
-
 /// The family that a task belongs to: its name up to the first mark that parts words.
 fn family(task: &str) -> &str {
     let name = task.split(['-', '/', ':', ' ', ',', '@', '(']).next().unwrap_or("");
@@ -74,7 +70,8 @@ fn family(task: &str) -> &str {
 
 /// Families of tasks over all policies, so that a colour means the same in every drawing.
 fn families(runs: &[RunResult]) -> Kinds<'_> {
-    let spent = |stretch: &Stretch| seconds(stretch.end.since(stretch.start)) * stretch.gpus.len() as f64;
+    let spent =
+        |stretch: &Stretch| stretch.end.since(stretch.start).as_secs_f64() * stretch.gpus.len() as f64;
     let all = runs.iter().flat_map(|run| run.stretches.iter().map(move |stretch| (run, stretch)));
     Kinds::of(all.map(|(run, stretch)| (family(task(run, stretch)), spent(stretch))))
 }
@@ -139,7 +136,7 @@ fn bars<'a>(run: &'a RunResult, shown: &[u32]) -> (Vec<Bar<'a>>, Option<(f64, f6
     let to = to.max(from + Millis::secs(1));
     bars.retain(|b| b.stretch.end > from && b.stretch.start < to);
     bars.truncate(BARS);
-    (bars, Some((seconds(from), seconds(to))))
+    (bars, Some((from.as_secs_f64(), to.as_secs_f64())))
 }
 
 /// Gives bars that overlap on a GPU lanes of their own; returns how many each GPU needs.
@@ -193,7 +190,7 @@ fn chart(out: &mut String, run: &RunResult, name: &str, families: &Kinds<'_>, en
         let top = tops.get(&bar.gpu).copied().unwrap_or(panel.y) + bar.lane as f64 * thick;
         draw(out, &mut marks, run, bar, &panel, top, thick, families);
     }
-    let last = largest(run.stretches.iter().map(|s| seconds(s.end)));
+    let last = largest(run.stretches.iter().map(|s| s.end.as_secs_f64()));
     if window.is_none() && last > 0.0 {
         let x = panel.px(last);
         // Near the right edge the words stand before the line.
@@ -252,7 +249,7 @@ fn draw(
     families: &Kinds<'_>,
 ) {
     let stretch = bar.stretch;
-    let (start, end) = (seconds(stretch.start), seconds(stretch.end));
+    let (start, end) = (stretch.start.as_secs_f64(), stretch.end.as_secs_f64());
     let (left, right) = (panel.px(start), panel.px(end));
     let wide = (right - left).max(1.5);
     let job = usize::try_from(stretch.job).ok().and_then(|job| run.jobs.get(job));

@@ -4,7 +4,6 @@ use super::plot::{At, Panel, labelled, stroke, ticks, time_ticks};
 use super::text::{Short, largest, plural};
 use super::{NOTHING_RAN, Origin, absent, nothing_ran, swatch};
 use crate::event::outcome::{End, RunResult};
-use carma_core::units::Millis;
 use std::fmt::Write as _;
 
 /// The most curves in one drawing.
@@ -86,10 +85,6 @@ impl Curve {
     }
 }
 
-fn seconds(time: Millis) -> f64 {
-    time.0 as f64 / 1000.0
-}
-
 /// Of each job: its time on GPUs since it last had to begin anew.
 fn on_gpus(run: &RunResult) -> Vec<f64> {
     let mut on_gpus = vec![0.0; run.jobs.len()];
@@ -102,7 +97,7 @@ fn on_gpus(run: &RunResult) -> Vec<f64> {
                     *time = 0.0
                 }
                 End::Completed | End::Preempted | End::Running | End::Suspended => {
-                    *time += seconds(stretch.end.since(stretch.start))
+                    *time += stretch.end.since(stretch.start).as_secs_f64()
                 }
             }
         }
@@ -114,7 +109,7 @@ fn on_gpus(run: &RunResult) -> Vec<f64> {
 /// on, all time off its GPUs, as the table has it.
 fn wait(run: &RunResult, on_gpus: &[f64]) -> Vec<f64> {
     let waits = run.jobs.iter().zip(on_gpus).filter_map(|(job, time)| {
-        let turnaround = seconds(job.end?.since(job.arrival));
+        let turnaround = job.end?.since(job.arrival).as_secs_f64();
         Some((turnaround - time).max(0.0))
     });
     waits.collect()
@@ -123,13 +118,13 @@ fn wait(run: &RunResult, on_gpus: &[f64]) -> Vec<f64> {
 /// The same of a recorded run, whose table has it up to the last start.
 fn until_start(run: &RunResult) -> Vec<f64> {
     let waits = run.jobs.iter().filter(|job| job.end.is_some());
-    waits.filter_map(|job| Some(seconds(job.last_start?.since(job.arrival)))).collect()
+    waits.filter_map(|job| Some(job.last_start?.since(job.arrival).as_secs_f64())).collect()
 }
 
 /// Of each job that completed: its time on GPUs over the time alone.
 fn slowdown(run: &RunResult, on_gpus: &[f64]) -> Vec<f64> {
     let jobs = run.jobs.iter().zip(on_gpus).filter(|(job, _)| job.end.is_some() && job.solo.0 > 0);
-    jobs.map(|(job, time)| time / seconds(job.solo)).collect()
+    jobs.map(|(job, time)| time / job.solo.as_secs_f64()).collect()
 }
 
 fn chart(out: &mut String, name: &str, curves: &[Curve], from: f64, to: f64, marks: &[(f64, String)]) {
@@ -184,6 +179,7 @@ fn path(panel: &Panel, curve: &Curve) -> String {
 mod tests {
     use super::*;
     use crate::event::outcome::{JobOutcome, Stretch, Summary};
+    use carma_core::units::Millis;
 
     /// On GPUs from 10 s to 30 s and from 70 s on, to 100 s: it waited 10 s and 40 s, not 70 s.
     #[test]
