@@ -91,6 +91,7 @@ impl Engine {
         let new = new_job(id, &request, peer.user.clone(), &gist);
         // Before any forecast, for clients that ask again and again.
         self.state.check_request(&new)?;
+        self.log_of(&request, &new)?;
         self.allow(peer.user.uid, &peer.limits);
         let most_log = peer.limits.log_size.map(|most| most.0);
         request.log_limit_mib = request.log_limit_mib.into_iter().chain(most_log).min();
@@ -139,13 +140,18 @@ impl Engine {
         self.state.next_id().max(self.parts.journal.next_job())
     }
 
+    /// Where a job's output goes.
+    fn log_of(&self, request: &SubmitRequest, new: &NewJob) -> Result<String, Refused> {
+        match &request.output {
+            Some(pattern) => output_file(pattern, new),
+            None => Ok(kept_log(&self.parts.log_dir, new.id).display().to_string()),
+        }
+    }
+
     /// Takes one job. Returns where its output goes.
     fn accept(&mut self, job: &Accepted, id: JobId, peer: &Peer) -> Result<String, Refused> {
         let new = NewJob { id, ..job.new.clone() };
-        let log = match &job.request.output {
-            Some(pattern) => output_file(pattern, &new)?,
-            None => kept_log(&self.parts.log_dir, id).display().to_string(),
-        };
+        let log = self.log_of(&job.request, &new)?;
         self.try_apply(Input::Submitted(Box::new(new)))?;
         let uid = peer.user.uid;
         self.parts.memory.await_news(id, job.gist.clone());
