@@ -194,6 +194,16 @@ fn a_job_that_waits_again_does_not_run() {
 }
 
 #[test]
+fn a_job_that_was_submitted_held_is_not_held_when_it_is_submitted_again() {
+    let daemon = Setup::new(ONE).start();
+    let first = daemon.submit(SubmitRequest { hold: true, ..job(&["/bin/true"]) });
+    daemon.carma(&["release", &first.to_string()]);
+    daemon.end_of(first);
+    assert!(daemon.carma(&["requeue", &first.to_string()]).status.success());
+    assert_eq!(daemon.end_of(first + 1).job.state, "COMPLETED");
+}
+
+#[test]
 fn hold_release_cancel() {
     let daemon = Setup::new(ONE).start();
     let mut held = job(&["/bin/true"]);
