@@ -339,15 +339,18 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let served = listen(options, &policy, app, as_root, &notify);
     notify.stopping();
     let _ = engine.send(Message::Stop);
-    let users_at_work = thread.join().unwrap_or_default();
+    let (users_of_mps, jobs_go_on) = thread.join().unwrap_or_default();
     if let Some(recorder) = recorder {
         recorder.stop();
     }
-    gpus.sharing.shutdown(&users_at_work);
+    gpus.sharing.shutdown(&users_of_mps);
     // Supervisors of jobs that go on find the next daemon's.
     let _ = fs::remove_file(layout.pace.join(SOCKET));
     drop(gpus._virtual);
-    layout.leave();
+    // The supervisor of a job that was just launched makes its directory there only once it knows the job's user.
+    if !jobs_go_on {
+        layout.leave();
+    }
     if let Some(groups) = groups {
         // Those of jobs that go on keep it.
         let _ = fs::remove_dir(groups);

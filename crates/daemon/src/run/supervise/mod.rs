@@ -158,9 +158,9 @@ impl Attempt {
                 Err(e) => complain!("carma supervisor of job {}: no cgroup: {e}", order.id.job),
             }
         }
-        let ears = listen::ears(order);
-        if let Some(ears) = &ears {
-            order.env.extend(ears.env());
+        let heartbeats = listen::heartbeats(order);
+        if let Some(heartbeats) = &heartbeats {
+            order.env.extend(heartbeats.env());
         }
         let mut log =
             log::Opened::open(&order.log, &user, order.session.umask, order.id.attempt).map_err(|e| {
@@ -188,7 +188,7 @@ impl Attempt {
             self.discard_group();
         }
         let child = recorded.ok().flatten().unwrap_or(ProcessRef { pid, start_ticks: 0 });
-        Ok((child, Listener::new(order, user, log, ears)))
+        Ok((child, Listener::new(order, user, log, heartbeats)))
     }
 
     fn discard_group(&mut self) {
