@@ -1,6 +1,6 @@
 //! Puts the daemon together and runs it.
 
-use crate::clock::Clock;
+use crate::clock::{Clock, utc};
 use crate::config::{self, Config};
 use crate::engine::{Engine, Parts};
 use crate::error::{ServeError, path_error};
@@ -168,6 +168,8 @@ fn longest(pace: &Pace, speed: u32) -> Millis {
     Millis(look.saturating_mul(u64::from(speed)).saturating_mul(4)).max(Millis::secs(2))
 }
 
+/// Times of the journal that are further ahead of the clock are told of.
+const AHEAD: Millis = Millis::secs(60);
 /// How long a look at the GPUs is waited for where a job is to leave one.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -237,6 +239,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let durations = Durations::new(&journal.run_times()?);
     // Later than all that the journal holds, so that its life can be told from what came before.
     let clock = Clock::start(state.now().max(journal.latest()?) + Millis(1), options.speed);
+    tell_of_time(clock, options.speed);
     let (life, lives) = begin_life(&mut journal, clock, options, &layout)?;
     let hierarchy = prepare_cgroups(as_root, &Names::of(journal.id(), &lives));
     let cgroups = cgroups_view(&hierarchy);
@@ -356,6 +359,21 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
         let _ = fs::remove_dir(groups);
     }
     served
+}
+
+/// Says in the log that times of the journal are ahead of those of the machine.
+fn tell_of_time(clock: Clock, speed: u32) {
+    let ahead = clock.ahead();
+    // A virtual clock that goes faster is ahead by design.
+    if speed == 1 && ahead > AHEAD {
+        tracing::warn!(
+            "the journal's last entry is of {}, which is {} ahead of this machine's clock. Times go on from there, and those of jobs are \
+             ahead of all others by as much, also after a restart. Set the clock if it is wrong (see timedatectl). If it was wrong when \
+             the journal was written, they stay so until it has caught up; a new directory (--state) begins with the time of now",
+            utc(clock.now()),
+            ahead
+        );
+    }
 }
 
 /// Begins a life of the daemon, which the journal and the records of attempts then know.

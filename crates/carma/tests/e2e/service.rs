@@ -169,6 +169,9 @@ fn each_setting_of_the_units_says_why() {
         ),
     ] {
         let text = std::fs::read_to_string(folder.join(unit)).unwrap();
+        // Wall time is read once. A user's units begin after it.
+        let system = unit == "carma.service";
+        assert_eq!(text.contains("\nWants=time-sync.target\nAfter=time-sync.target\n"), system, "{unit}");
         let service: Vec<&str> = text
             .lines()
             .skip_while(|line| *line != "[Service]")
