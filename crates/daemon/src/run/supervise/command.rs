@@ -194,7 +194,7 @@ fn become_the_job(
     record: &mut Claimed,
 ) -> Result<(), (Stage, io::Error)> {
     enter_the_record(supervisor, record).and_then(|()| session(order)).map_err(|e| (Stage::Session, e))?;
-    user.become_for_good().map_err(|e| (Stage::User, e.into()))?;
+    user.become_for_good().map_err(|e| (Stage::User, e))?;
     // As the user, who may not be allowed to see what lies on the way.
     nix::unistd::chdir(Path::new(&order.cwd)).map_err(|e| (Stage::Directory, e.into()))
 }
