@@ -145,7 +145,10 @@ pub(super) fn start(
             None => format!("cannot run '{program}'"),
         },
     };
-    Err(NotStarted::by(&what, io::Error::from_raw_os_error(error)))
+    let failed = NotStarted::by(&what, io::Error::from_raw_os_error(error));
+    // The limits are the job's own by then (`ulimit -n`), and will be no other ones in a moment.
+    let limited = *stage == Stage::Program as u8 && error == libc::EMFILE;
+    Err(NotStarted { machine: failed.machine && !limited, ..failed })
 }
 
 /// That a program is in no directory of a PATH, as far as its user may look, where that is so. The kernel's word is of a directory that
