@@ -35,7 +35,9 @@ use carma_core::state::State;
 use carma_core::units::Millis;
 use carma_gpu::nvml::{self, NvmlOptions, parse_visible};
 use carma_gpu::{Mps, MpsOptions, Probe, Sharing};
+use carma_process::inherited::{close_at_exec, set_to_default};
 use carma_virtual_gpu::{VirtualGpus, VirtualSpec};
+use nix::sys::signal::Signal;
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io::{self, IsTerminal};
@@ -189,15 +191,9 @@ fn return_large_blocks() {}
 /// Marks every descriptor that this process was given, but for the standard streams, to be closed in those that it
 /// starts: what a shell or service manager left open is no user's.
 fn keep_inherited_from_jobs() {
-    const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
-    #[expect(
-        unsafe_code,
-        reason = "close_range has no safe wrapper here; numbers go in and no memory is touched"
-    )]
-    let result = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
-    if result != 0 {
-        // Linux before 5.11; supervisors close what they find all the same.
-        tracing::warn!("inherited descriptors cannot be marked: {}", io::Error::last_os_error());
+    if let Err(e) = close_at_exec(3) {
+        // Supervisors do the same for their command, or do not start it.
+        tracing::warn!("inherited descriptors cannot be marked: {e}");
     }
 }
 
@@ -209,6 +205,9 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     end_at_a_panic();
     return_large_blocks();
     keep_inherited_from_jobs();
+    // Children of one that ignores it reap themselves, and how they ended is not known. Some service wrappers leave it so. Signals
+    // that end the daemon stay as they are until they are caught.
+    set_to_default([Signal::SIGCHLD]).map_err(|e| system("cannot wait for processes")(e.into()))?;
     let descriptors = limits::raise_nofile();
     // What carma makes is its own; what users need is opened to them one by one.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));

@@ -18,6 +18,7 @@ use super::order::{Hello, Log, Order};
 use super::record::{Claim, Claimed, Records};
 use carma_core::model::{Exit, ExitStatus, ProcessRef};
 use carma_process::catch::may_survive;
+use carma_process::inherited::set_to_default;
 use carma_process::process;
 use checkpoint::{DIRECTORY, Prepared};
 use command::{NotStarted, Started};
@@ -82,6 +83,8 @@ fn supervise(mut order: Order) -> io::Result<()> {
     let _ = setsid();
     let signals = signals();
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&signals), None)?;
+    // One that is ignored, as it may have been since before the daemon, is never seen; SIGPIPE the runtime ignores for the threads.
+    set_to_default(signals.iter().filter(|signal| *signal != Signal::SIGPIPE))?;
     // What the command leaves behind becomes our child, so that we can find and end it.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     // The memory of a process that acts for a user holds the user's environment, and root's rights.
