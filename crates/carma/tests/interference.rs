@@ -554,7 +554,7 @@ fn programs_that_know_nothing_of_carma_are_stopped_and_continued() {
 #[test]
 fn collocation_measures_each_so_often_and_again_what_failed() {
     let net = virtual_task("net", "--sm 0.2 --work 10d") + "family = 'net'\nbatch = 1\ncopies = 2\n";
-    let streams = gated("net 2 streams", "family = 'net'\nbatch = 2\n");
+    let streams = gated("net 2 streams", "family = 'net'\nbatch = 2\nstreams = 2\n");
     let bench = Bench::new(&format!("settle_s = 0.1\n{net}{streams}"));
     let run = || {
         let mut command = collocation();

@@ -4,6 +4,12 @@ use carma_core::units::Millis;
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// Wall time now, Unix.
+fn wall_time() -> Millis {
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Millis(u64::try_from(wall.as_millis()).unwrap_or(u64::MAX))
+}
+
 /// Milliseconds that cannot jump. Wall time is read once; after that the kernel's boot-time clock
 /// counts, so that a clock set back or forth moves no deadline.
 #[derive(Debug, Clone, Copy)]
@@ -23,9 +29,7 @@ impl Clock {
     /// `speed` above 1 is for virtual GPUs only: the daemon's time then runs that much faster.
     #[must_use]
     pub fn start(not_before: Millis, speed: u32) -> Self {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let wall = Millis(u64::try_from(wall.as_millis()).unwrap_or(u64::MAX));
-        Self { base: wall.max(not_before), started: boot_time(), speed: speed.max(1) }
+        Self { base: wall_time().max(not_before), started: boot_time(), speed: speed.max(1) }
     }
 
     /// The time now, on the journal's clock.
@@ -33,6 +37,12 @@ impl Clock {
     pub fn now(&self) -> Millis {
         let elapsed = boot_time().saturating_sub(self.started).as_millis();
         self.base + Millis(u64::try_from(elapsed).unwrap_or(u64::MAX).saturating_mul(u64::from(self.speed)))
+    }
+
+    /// How far it is ahead of wall time.
+    #[must_use]
+    pub fn ahead(&self) -> Millis {
+        self.now().since(wall_time())
     }
 
     /// What it showed, or will show, that many seconds after the machine's boot; in seconds.
@@ -50,6 +60,12 @@ impl Clock {
     }
 }
 
+/// A time for people.
+pub(crate) fn utc(at: Millis) -> String {
+    let known = i64::try_from(at.0).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    known.map_or_else(|| format!("{} ms", at.0), |at| at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,5 +76,7 @@ mod tests {
         let clock = Clock::start(future, 1);
         assert!(clock.now() >= future);
         assert_eq!(clock.until(future), Duration::ZERO);
+        assert!(clock.ahead() > Millis::secs(3600));
+        assert!(Clock::start(Millis::ZERO, 1).ahead() < Millis::secs(60));
     }
 }

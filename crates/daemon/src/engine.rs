@@ -189,8 +189,8 @@ impl Engine {
         jobs.filter(under_mps).map(|job| job.spec.user.uid).collect()
     }
 
-    /// Runs until told to stop. Returns the users whose jobs go on under MPS.
-    pub fn run(mut self) -> Vec<u32> {
+    /// Runs until told to stop. Returns the users whose jobs go on under MPS, and whether any jobs go on.
+    pub fn run(mut self) -> (Vec<u32>, bool) {
         loop {
             self.parts.watchdog.alive();
             let patience = self.patience();
@@ -203,7 +203,7 @@ impl Engine {
                 if let Err(e) = self.parts.journal.snapshot(&self.state) {
                     tracing::warn!("{e}; the next start replays what came since the last snapshot");
                 }
-                return self.users_of_mps();
+                return (self.users_of_mps(), !self.state.active().is_empty());
             }
         }
     }

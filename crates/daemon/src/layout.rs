@@ -109,7 +109,7 @@ impl Layout {
         ))))
     }
 
-    /// Removes what is empty of the runtime directory. Jobs that go on keep theirs in it.
+    /// Removes what is empty of the runtime directory.
     pub(crate) fn leave(&self) {
         for dir in [&self.pace, &self.mps, &self.runtime] {
             let _ = fs::remove_dir(dir);

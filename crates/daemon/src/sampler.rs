@@ -9,8 +9,9 @@ use carma_core::units::{Fraction, MiB, Millis};
 use carma_core::windows::{GpuWindows, WindowSummary};
 use carma_gpu::{Probe, Sharing};
 use carma_process::process;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -155,7 +156,7 @@ pub struct Pace {
 /// memory moved or a GPU's health changed: things that a decision should not wait for.
 ///
 /// # Errors
-/// When the kernel gives no thread.
+/// When the kernel gives no threads.
 pub fn start(
     probe: Box<dyn Probe>,
     sharing: Arc<dyn Sharing>,
@@ -171,6 +172,7 @@ pub fn start(
         sharing,
         hierarchy,
         owners: BTreeMap::new(),
+        names: Names::start(process::user_name)?,
         roster: Arc::default(),
         windows: vec![GpuWindows::new(pace.window); gpus],
         summaries: vec![WindowSummary::default(); gpus],
@@ -226,9 +228,50 @@ fn differ(before: &[Look], after: &[Look]) -> bool {
 #[derive(Debug, Clone)]
 enum Owner {
     Job(JobId),
-    Foreign(Option<Arc<str>>),
+    /// By the number of its user, where that is known.
+    Foreign(Option<u32>),
     /// The sharing machinery itself.
     Ours,
+}
+
+/// Users that the database is still to be asked for, at most.
+const UNASKED: usize = 64;
+
+/// Login names of users. The database is asked by a thread of its own: as long as it hangs, GPUs are looked at all the same.
+struct Names {
+    /// `None`: asked for.
+    of: Arc<Mutex<BTreeMap<u32, Option<Arc<str>>>>>,
+    ask: SyncSender<u32>,
+}
+
+impl Names {
+    /// `look_up` may block.
+    fn start(look_up: impl Fn(u32) -> String + Send + 'static) -> std::io::Result<Self> {
+        let of = Arc::<Mutex<BTreeMap<u32, Option<Arc<str>>>>>::default();
+        let (ask, asked) = sync_channel(UNASKED);
+        let found = of.clone();
+        std::thread::Builder::new().name("names".into()).spawn(move || {
+            for uid in asked {
+                let name = look_up(uid).into();
+                lock(&found).insert(uid, Some(name));
+            }
+        })?;
+        Ok(Self { of, ask })
+    }
+
+    /// The name of a user; the number until it is known.
+    fn of(&self, uid: u32) -> Arc<str> {
+        let mut of = lock(&self.of);
+        if !of.contains_key(&uid) && self.ask.try_send(uid).is_ok() {
+            of.insert(uid, None);
+        }
+        of.get(&uid).cloned().flatten().unwrap_or_else(|| uid.to_string().into())
+    }
+
+    /// Forgets the names of all other users, which may change.
+    fn keep(&self, uids: &BTreeSet<u32>) {
+        lock(&self.of).retain(|uid, name| name.is_none() || uids.contains(uid));
+    }
 }
 
 struct Sampler {
@@ -237,6 +280,7 @@ struct Sampler {
     hierarchy: Option<Arc<Hierarchy>>,
     /// By pid, with the start time that tells a reused pid.
     owners: BTreeMap<u32, (u64, Owner)>,
+    names: Names,
     roster: Arc<Roster>,
     windows: Vec<GpuWindows>,
     summaries: Vec<WindowSummary>,
@@ -273,12 +317,14 @@ impl Sampler {
             for process in reading.processes.iter().flatten() {
                 let (owner, lives) = self.owner(process.pid);
                 alive.extend(lives.then_some(process.pid));
-                assign(process, owner, &mut seen);
+                assign(process, owner, &self.names, &mut seen);
             }
             seen.jobs.sort_unstable_by_key(|(job, _)| *job);
             looks.push(Look { seen, reading });
         }
         self.owners.retain(|pid, _| alive.contains(pid));
+        let uid = |(_, owner): &(u64, Owner)| if let Owner::Foreign(uid) = owner { *uid } else { None };
+        self.names.keep(&self.owners.values().filter_map(uid).collect());
         looks
     }
 
@@ -296,7 +342,7 @@ impl Sampler {
         let owner = match self.job_of(stat) {
             Some(job) => Owner::Job(job),
             None if self.sharing.is_own_process(pid) => Owner::Ours,
-            None => Owner::Foreign(process::owner(pid).map(Into::into)),
+            None => Owner::Foreign(process::owner(pid)),
         };
         self.owners.insert(pid, (stat.start_ticks, owner.clone()));
         (owner, true)
@@ -329,7 +375,7 @@ impl Sampler {
 }
 
 /// Counts a process as its owner's.
-fn assign(process: &ProcessReading, owner: Owner, seen: &mut Observation) {
+fn assign(process: &ProcessReading, owner: Owner, names: &Names, seen: &mut Observation) {
     match owner {
         Owner::Ours => {}
         Owner::Job(job) => match seen.jobs.iter_mut().find(|(j, _)| *j == job) {
@@ -339,7 +385,8 @@ fn assign(process: &ProcessReading, owner: Owner, seen: &mut Observation) {
             }
             None => seen.jobs.push((job, process.memory)),
         },
-        Owner::Foreign(user) => {
+        Owner::Foreign(uid) => {
+            let user = uid.map(|uid| names.of(uid));
             seen.foreign.push(Foreign { pid: process.pid, user, memory: process.memory });
         }
     }
@@ -380,6 +427,7 @@ mod tests {
             sharing: Arc::new(Mps::new(MpsOptions::new(folder.path()))),
             hierarchy: None,
             owners: BTreeMap::new(),
+            names: Names::start(process::user_name).unwrap(),
             roster: Arc::default(),
             windows: Vec::new(),
             summaries: Vec::new(),
@@ -405,5 +453,38 @@ mod tests {
         }
         // What stays on a GPU without a process is not the job's, which has ended: what it is is not known.
         assert_eq!((left_behind.jobs, left_behind.foreign.len()), (vec![], 1));
+    }
+
+    /// A directory service that is down.
+    #[test]
+    fn a_user_database_that_hangs_keeps_nobody_from_looking_at_gpus() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut process = Command::new("/bin/sleep").arg("60").spawn().unwrap();
+        let (answer, answers) = std::sync::mpsc::channel::<String>();
+        let mut sampler = Sampler {
+            probe: Box::new(One(process.id())),
+            sharing: Arc::new(Mps::new(MpsOptions::new(folder.path()))),
+            hierarchy: None,
+            owners: BTreeMap::new(),
+            names: Names::start(move |_| answers.recv().unwrap()).unwrap(),
+            roster: Arc::default(),
+            windows: Vec::new(),
+            summaries: Vec::new(),
+        };
+        let board = Board::default();
+        let mut user = || sampler.look(Millis(1), false, &board).remove(0).seen.foreign.remove(0).user;
+        let number = rustix::process::getuid().as_raw().to_string();
+        assert_eq!([user(), user()], [(); 2].map(|()| Some(number.as_str().into())));
+        answer.send("alice".into()).unwrap();
+        while user().as_deref() != Some("alice") {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // What jobs there are changes, and the name stays known.
+        board.set_roster(Roster {
+            jobs: vec![(JobId(1), ProcessRef { pid: u32::MAX, start_ticks: 0 }, None)],
+        });
+        assert_eq!(user().as_deref(), Some("alice"));
+        process.kill().unwrap();
+        process.wait().unwrap();
     }
 }

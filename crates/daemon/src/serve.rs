@@ -1,6 +1,6 @@
 //! Puts the daemon together and runs it.
 
-use crate::clock::Clock;
+use crate::clock::{Clock, utc};
 use crate::config::{self, Config};
 use crate::engine::{Engine, Parts};
 use crate::error::{ServeError, path_error};
@@ -35,7 +35,9 @@ use carma_core::state::State;
 use carma_core::units::Millis;
 use carma_gpu::nvml::{self, NvmlOptions, parse_visible};
 use carma_gpu::{Mps, MpsOptions, Probe, Sharing};
+use carma_process::inherited::{close_at_exec, set_to_default};
 use carma_virtual_gpu::{VirtualGpus, VirtualSpec};
+use nix::sys::signal::Signal;
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io::{self, IsTerminal};
@@ -168,6 +170,8 @@ fn longest(pace: &Pace, speed: u32) -> Millis {
     Millis(look.saturating_mul(u64::from(speed)).saturating_mul(4)).max(Millis::secs(2))
 }
 
+/// Times of the journal that are further ahead of the clock are told of.
+const AHEAD: Millis = Millis::secs(60);
 /// How long a look at the GPUs is waited for where a job is to leave one.
 const LOOK_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -187,15 +191,9 @@ fn return_large_blocks() {}
 /// Marks every descriptor that this process was given, but for the standard streams, to be closed in those that it
 /// starts: what a shell or service manager left open is no user's.
 fn keep_inherited_from_jobs() {
-    const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
-    #[expect(
-        unsafe_code,
-        reason = "close_range has no safe wrapper here; numbers go in and no memory is touched"
-    )]
-    let result = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
-    if result != 0 {
-        // Linux before 5.11; supervisors close what they find all the same.
-        tracing::warn!("inherited descriptors cannot be marked: {}", io::Error::last_os_error());
+    if let Err(e) = close_at_exec(3) {
+        // Supervisors do the same for their command, or do not start it.
+        tracing::warn!("inherited descriptors cannot be marked: {e}");
     }
 }
 
@@ -207,6 +205,9 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     end_at_a_panic();
     return_large_blocks();
     keep_inherited_from_jobs();
+    // Children of one that ignores it reap themselves, and how they ended is not known. Some service wrappers leave it so. Signals
+    // that end the daemon stay as they are until they are caught.
+    set_to_default([Signal::SIGCHLD]).map_err(|e| system("cannot wait for processes")(e.into()))?;
     let descriptors = limits::raise_nofile();
     // What carma makes is its own; what users need is opened to them one by one.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
@@ -237,6 +238,7 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let durations = Durations::new(&journal.run_times()?);
     // Later than all that the journal holds, so that its life can be told from what came before.
     let clock = Clock::start(state.now().max(journal.latest()?) + Millis(1), options.speed);
+    tell_of_time(clock, options.speed);
     let (life, lives) = begin_life(&mut journal, clock, options, &layout)?;
     let hierarchy = prepare_cgroups(as_root, &Names::of(journal.id(), &lives));
     let cgroups = cgroups_view(&hierarchy);
@@ -339,20 +341,38 @@ pub fn serve(options: &ServeOptions) -> Result<(), ServeError> {
     let served = listen(options, &policy, app, as_root, &notify);
     notify.stopping();
     let _ = engine.send(Message::Stop);
-    let users_at_work = thread.join().unwrap_or_default();
+    let (users_of_mps, jobs_go_on) = thread.join().unwrap_or_default();
     if let Some(recorder) = recorder {
         recorder.stop();
     }
-    gpus.sharing.shutdown(&users_at_work);
+    gpus.sharing.shutdown(&users_of_mps);
     // Supervisors of jobs that go on find the next daemon's.
     let _ = fs::remove_file(layout.pace.join(SOCKET));
     drop(gpus._virtual);
-    layout.leave();
+    // The supervisor of a job that was just launched makes its directory there only once it knows the job's user.
+    if !jobs_go_on {
+        layout.leave();
+    }
     if let Some(groups) = groups {
         // Those of jobs that go on keep it.
         let _ = fs::remove_dir(groups);
     }
     served
+}
+
+/// Says in the log that times of the journal are ahead of those of the machine.
+fn tell_of_time(clock: Clock, speed: u32) {
+    let ahead = clock.ahead();
+    // A virtual clock that goes faster is ahead by design.
+    if speed == 1 && ahead > AHEAD {
+        tracing::warn!(
+            "the journal's last entry is of {}, which is {} ahead of this machine's clock. Times go on from there, and those of jobs are \
+             ahead of all others by as much, also after a restart. Set the clock if it is wrong (see timedatectl). If it was wrong when \
+             the journal was written, they stay so until it has caught up; a new directory (--state) begins with the time of now",
+            utc(clock.now()),
+            ahead
+        );
+    }
 }
 
 /// Begins a life of the daemon, which the journal and the records of attempts then know.

@@ -118,15 +118,14 @@ pub fn descendants_of(roots: &[u32]) -> Vec<Vec<u32>> {
     roots.iter().map(of).collect()
 }
 
-/// Login name of the owner of a process.
+/// Number of the user who owns a process; `None` when it is gone.
 #[must_use]
-pub fn owner(pid: u32) -> Option<String> {
+pub fn owner(pid: u32) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;
-    let uid = fs::metadata(format!("/proc/{pid}")).ok()?.uid();
-    Some(user_name(uid))
+    Some(fs::metadata(format!("/proc/{pid}")).ok()?.uid())
 }
 
-/// Login name of a user, or the number where the system knows no name.
+/// Login name of a user, or the number where the system knows no name. May block for as long as the user database does.
 #[must_use]
 pub fn user_name(uid: u32) -> String {
     uzers::get_user_by_uid(uid)

@@ -17,10 +17,12 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// NVML may hang on a broken GPU, which is what a doctor must be able to say.
 const NVML_DEADLINE: Duration = Duration::from_secs(10);
+/// A daemon whose time differs by more from ours has another time.
+const OTHER_TIME: Millis = Millis::secs(60);
 /// NVIDIA's MPS control program.
 const MPS_CONTROL: &str = "nvidia-cuda-mps-control";
 
@@ -54,9 +56,13 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Outcome {
     findings.extend(socket(&context.socket));
     findings.extend(status.as_ref().map(cgroups));
     let is_virtual = status.as_ref().is_some_and(|s| s.gpus.starts_with("virtual:"));
-    let gpus = status.filter(|_| !is_virtual).and_then(|_| {
+    let gpus = status.as_ref().and_then(|_| {
         Client::connect(&context.socket).and_then(|mut client| client.get::<GpusReply>("/v1/gpus")).ok()
     });
+    // One that goes faster has another time by design.
+    let in_life = status.as_ref().is_some_and(|status| status.speed == 1);
+    findings.extend(gpus.as_ref().filter(|_| in_life).and_then(|gpus| clock(gpus.now_ms, now_ms())));
+    let gpus = gpus.filter(|_| !is_virtual);
     let (nvml, has_gpus) = nvml(is_virtual);
     findings.extend([
         nvml,
@@ -152,6 +158,27 @@ fn socket(path: &Path) -> Option<Finding> {
     }
     let mode = meta.permissions().mode() & 0o777;
     Some(Finding::ok(ABOUT, format!("socket {shown}, mode {mode:03o}, owner uid {}", meta.uid())))
+}
+
+fn now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whether the daemon's time is the machine's, both in ms since 1970; says nothing where it is.
+fn clock(daemon_ms: u64, here_ms: u64) -> Option<Finding> {
+    const ABOUT: &str = "clock";
+    let apart = Millis(daemon_ms.abs_diff(here_ms));
+    if apart <= OTHER_TIME {
+        return None;
+    }
+    let (way, todo) = if daemon_ms > here_ms {
+        let todo = "set the clock if it is wrong (see timedatectl); else the journal was written while it was, and times of jobs stay ahead until it has caught up: a daemon with a new directory (carma serve --state DIR) begins with the time of now";
+        ("ahead of", todo)
+    } else {
+        ("behind", "restart the daemon, which reads the clock at its start; jobs go on meanwhile")
+    };
+    Some(Finding::warn(ABOUT, format!("the daemon's time is {apart} {way} this machine's clock"), todo))
 }
 
 /// Measures the CUDA context on one GPU of each type, and tells the daemon.

@@ -331,7 +331,7 @@ pub(crate) fn tail_start(file: &File, lines: u64) -> io::Result<u64> {
 }
 
 /// Where the last `lines` lines of a log of this length begin. Reads backwards, a chunk at a time. `read` gives the first piece from
-/// an offset on, of so many bytes at most: beyond the offset, and shorter, where something was cut out.
+/// an offset on, of so many bytes at most: beyond the offset, and shorter, where there is a hole; empty where nothing follows.
 fn start_of_tail<E>(
     length: u64,
     lines: u64,
@@ -364,9 +364,34 @@ fn start_of_tail<E>(
                 }
             }
         }
-        end = start;
+        end = if pieces.is_empty() { end_before(start, &mut read)? } else { start };
     }
     Ok(0)
+}
+
+/// Where to look further for what comes before an offset at which a hole ends: 0 where nothing does, else at most a chunk beyond the end
+/// of what does. A hole may be of terabytes, so its beginning is looked for in steps that double, and then by halves.
+fn end_before<E>(offset: u64, read: &mut impl FnMut(u64, u64) -> Result<LogPiece, E>) -> Result<u64, E> {
+    let mut has_data =
+        |from: u64, until: u64| Ok(read(from, 1).map(|piece| !piece.bytes.is_empty() && piece.at < until)?);
+    let (mut low, mut step) = (offset, CHUNK as u64);
+    while !has_data(low, offset)? {
+        if low == 0 {
+            return Ok(0);
+        }
+        low = low.saturating_sub(step);
+        step *= 2;
+    }
+    let mut high = offset;
+    while high - low > CHUNK as u64 {
+        let middle = low.midpoint(high);
+        if has_data(middle, high)? {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    Ok(high)
 }
 
 #[cfg(test)]
@@ -561,5 +586,31 @@ mod tests {
         check(3000, 10 << 20, 14_369);
         check(3000, 4096, 20);
         check(3000, 4096, 3000);
+    }
+
+    #[test]
+    fn the_last_lines_of_a_log_with_a_hole_of_a_terabyte_take_few_looks() {
+        let (hole, line) = (1 << 40, "a line\n");
+        // Lines before the hole, and after it.
+        for (before, after) in [(5000, 0), (5000, 2), (0, 3), (0, 0)] {
+            let (before, after) = (line.repeat(before), line.repeat(after));
+            let gap = before.len() as u64;
+            let length = gap + hole + after.len() as u64;
+            let mut looks = 0;
+            let read = |from: u64, most: u64| {
+                looks += 1;
+                assert!(looks < 200, "at {from}");
+                let (at, data) = match from.checked_sub(gap) {
+                    None => (from, &before[from as usize..]),
+                    Some(beyond) => (from.max(gap + hole), &after[beyond.saturating_sub(hole) as usize..]),
+                };
+                let bytes = data.as_bytes()[..data.len().min(most as usize)].to_vec();
+                Ok::<_, io::Error>(LogPiece { at, end: length, bytes: bytes.into() })
+            };
+            let found = start_of_tail(length, 5, read).unwrap();
+            // The hole is in the first line after it, or a line of its own.
+            let beyond = after.lines().count().max(1);
+            assert_eq!(found, gap.saturating_sub(((5 - beyond) * line.len()) as u64));
+        }
     }
 }

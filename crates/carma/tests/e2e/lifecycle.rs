@@ -2,7 +2,7 @@
 
 use crate::support::{CARMA, Setup, job, stderr, stdout, task, until};
 use carma_api::ClientError;
-use carma_api::wire::{DoneReply, JobsReply, SubmitReply, SubmitRequest};
+use carma_api::wire::{DoneReply, JobsReply, ResourceLimit, SubmitReply, SubmitRequest};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -194,6 +194,16 @@ fn a_job_that_waits_again_does_not_run() {
 }
 
 #[test]
+fn a_job_that_was_submitted_held_is_not_held_when_it_is_submitted_again() {
+    let daemon = Setup::new(ONE).start();
+    let first = daemon.submit(SubmitRequest { hold: true, ..job(&["/bin/true"]) });
+    daemon.carma(&["release", &first.to_string()]);
+    daemon.end_of(first);
+    assert!(daemon.carma(&["requeue", &first.to_string()]).status.success());
+    assert_eq!(daemon.end_of(first + 1).job.state, "COMPLETED");
+}
+
+#[test]
 fn hold_release_cancel() {
     let daemon = Setup::new(ONE).start();
     let mut held = job(&["/bin/true"]);
@@ -301,6 +311,16 @@ fn a_deleted_log_is_still_readable_while_the_job_runs() {
     daemon.end_of(id);
     let output = daemon.carma(&["logs", &id.to_string()]);
     assert!(!output.status.success() && stderr(&output).contains("log"), "{}", stderr(&output));
+}
+
+/// `ulimit -n 0` in the session: no fault of the machine's, which would be tried again for ever.
+#[test]
+fn a_job_that_its_own_limit_keeps_from_starting_fails() {
+    let daemon = Setup::new(ONE).start();
+    let mut limited = job(&["/bin/echo", "hi"]);
+    limited.session.limits.insert("nofile".into(), ResourceLimit { soft: Some(0), hard: None });
+    let over = daemon.end_of(daemon.submit(limited));
+    assert_eq!((&*over.job.state, over.attempts.len()), ("FAILED", 1), "{over:?}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use carma_api::wire::SubmitRequest;
 use carma_core::input::Input;
 use carma_core::state::State;
 use carma_core::units::Millis;
+use std::path::Path;
 
 const ONE: &str = "virtual:1xA100-40GB";
 
@@ -88,6 +89,38 @@ fn a_job_that_counts_says_how_far_it_is() {
     assert!(listed.contains("DONE") && listed.contains("LEFT") && listed.contains(" %"), "{listed}");
     let shown = stdout(&daemon.carma(&["show", &id.to_string()]));
     assert!(shown.contains("% done (by its own count)"), "{shown}");
+}
+
+/// `/run` may be full.
+#[test]
+fn what_a_job_prints_counts_where_no_heartbeats_can_be_heard() {
+    let daemon = Setup::new(ONE).start();
+    // In the place of the job's directory.
+    std::fs::write(Path::new(&daemon.status().runtime_dir).join("pace/1.1"), "").unwrap();
+    let line =
+        "i=0; while [ $i -lt 1000 ]; do i=$((i+1)); echo \"step $i/1000 $CARMA_PROGRESS\"; sleep 0.05; done";
+    let id = daemon.shell(line);
+    until("its count to be read", || daemon.show(id).job.done_pct);
+    let printed = daemon.output(id);
+    assert!(!printed.contains("pace"), "{printed}");
+    assert!(daemon.log().contains("heartbeats cannot be heard"), "{}", daemon.log());
+}
+
+/// Its supervisor may not have made its place there yet: that waits for the user database.
+#[test]
+fn a_daemon_that_stops_leaves_the_place_where_a_job_that_starts_is_heard() {
+    let mut daemon = Setup::new(ONE).start();
+    let id = daemon.shell("sleep 600");
+    daemon.in_state(id, "RUNNING");
+    let pace = Path::new(&daemon.status().runtime_dir).join("pace");
+    std::fs::remove_dir_all(pace.join("1.1")).unwrap();
+    daemon.stop();
+    assert!(pace.is_dir());
+    daemon.restart(&[]);
+    daemon.carma(&["cancel", &id.to_string()]);
+    daemon.end_of(id);
+    daemon.stop();
+    assert!(!pace.exists(), "nothing is left behind");
 }
 
 /// The core of the daemon goes by the count: half a minute of work, of which nothing else is known.

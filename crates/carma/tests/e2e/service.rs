@@ -1,6 +1,7 @@
 //! The daemon as a service: what it tells the service manager, and the units in `packaging/`.
 
-use crate::support::{Setup, until};
+use crate::support::{Setup, job, stdout, until};
+use carma_api::wire::SubmitRequest;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -80,6 +81,56 @@ fn signals_that_mean_nothing_to_it_do_not_end_the_daemon() {
     let output = daemon.carma(&["run", "--", "sh", "-c", "kill -HUP $$; exit 3"]);
     assert_ne!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stdout));
     assert!(!daemon.log().contains("carma stops"), "{}", daemon.log());
+}
+
+/// Some service wrappers leave it so, and it stays so in all that they start.
+#[test]
+fn a_daemon_that_was_started_with_signals_ignored_sees_how_jobs_end() {
+    let mut setup = Setup::new("virtual:1xA100-40GB");
+    setup.wrapper = ["env", "--ignore-signal=CHLD", "--ignore-signal=HUP"].map(Into::into).into();
+    let daemon = setup.start();
+    let over = daemon.end_of(daemon.shell("sleep 1; exit 3"));
+    assert_eq!(over.job.exit_code, Some(3), "{over:?}");
+}
+
+/// A namespace in which root is the only user, and may set no groups: Apptainer's `--fakeroot`, rootless containers.
+#[test]
+fn jobs_run_in_a_namespace_of_one_user() {
+    let wrapper = ["unshare", "--map-root-user"];
+    if !Command::new(wrapper[0]).args([wrapper[1], "true"]).status().is_ok_and(|status| status.success()) {
+        println!("SKIPPED: no user namespace can be made on this machine");
+        return;
+    }
+    let mut setup = Setup::new("virtual:1xA100-40GB");
+    setup.wrapper = wrapper.map(Into::into).into();
+    let daemon = setup.start();
+    let checkpoints = daemon.dir.path().join("checkpoints").display().to_string();
+    let output = Some(daemon.dir.path().join("output").display().to_string());
+    let line = "echo $CARMA_CHECKPOINT_DIR";
+    let request = SubmitRequest { output, ..job(&["/bin/sh", "-c", line]) };
+    assert_eq!(daemon.end_of(daemon.submit(request)).job.state, "COMPLETED");
+    let told = daemon.carma(&["run", "--checkpoint-dir", &checkpoints, "--", "/bin/sh", "-c", line]);
+    assert!(stdout(&told).contains("checkpoints"), "{told:?}");
+}
+
+/// A clock that was wrong when the journal was written: here one that went faster.
+#[test]
+fn a_journal_that_is_ahead_of_the_clock_is_told_of() {
+    let state = tempfile::tempdir().unwrap();
+    let setup = |args: &[&str]| {
+        let mut setup = Setup::new("virtual:1xA100-40GB").args(args);
+        setup.state = Some(state.path().join("state"));
+        setup
+    };
+    let ahead = "ahead of this machine's clock";
+    let fast = setup(&["--speed", "10000"]).start();
+    fast.end_of(fast.shell("sleep .2"));
+    assert!(!fast.log().contains(ahead), "by design");
+    drop(fast);
+    let daemon = setup(&[]).start();
+    assert!(daemon.log().contains(ahead), "{}", daemon.log());
+    let told = stdout(&daemon.carma(&["doctor"]));
+    assert!(told.contains(ahead), "{told}");
 }
 
 #[test]
@@ -169,6 +220,9 @@ fn each_setting_of_the_units_says_why() {
         ),
     ] {
         let text = std::fs::read_to_string(folder.join(unit)).unwrap();
+        // Wall time is read once. A user's units begin after it.
+        let system = unit == "carma.service";
+        assert_eq!(text.contains("\nWants=time-sync.target\nAfter=time-sync.target\n"), system, "{unit}");
         let service: Vec<&str> = text
             .lines()
             .skip_while(|line| *line != "[Service]")

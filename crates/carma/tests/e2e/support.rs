@@ -192,6 +192,13 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
+    /// Politely, as a service manager does.
+    pub(crate) fn stop(&mut self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.wait_dead();
+    }
+
     /// Waits until a fault point has killed it.
     pub(crate) fn wait_dead(&mut self) {
         until("the daemon to die", || self.child.try_wait().unwrap());

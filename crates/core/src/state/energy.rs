@@ -3,7 +3,7 @@
 //! Between two readings the counter goes on by some energy, and that is divided without a remainder:
 //!
 //! 1. The *floor* is what the GPU draws with nothing on it, for the time between the readings: the least mean power that was
-//!    read while no process was there for [`MEASURED`]. It is divided by time, and among jobs that were there together by
+//!    read while no process was there for [`MEASURED`], and at most [`TRUSTED`]. It is divided by time, and among jobs that were there together by
 //!    the memory reserved for them. Until such a time was seen there is no floor, and all counts as the rest.
 //! 2. The *rest* is divided by time among the jobs that were there, and among jobs that were there together by the activity of
 //!    each: SMACT alone times its speed there over its speed alone. A job whose processes have not been seen on the GPU yet
@@ -22,6 +22,9 @@ use std::collections::BTreeMap;
 
 /// Least time without a process over which the floor is read, so that clocks have gone down.
 const MEASURED: Millis = Millis::secs(10);
+/// Readings that are further apart tell nothing of a floor: a clock was put right in between, or the machine slept. They are ten minutes
+/// apart at most.
+const TRUSTED: Millis = Millis::secs(15 * 60);
 
 /// Where the energy of a GPU went, millijoules. The sum is what its counter went on by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -238,7 +241,7 @@ impl Meter {
             return due.into_iter().map(|(job, due)| Paid { job, due, energy_mj: None }).collect();
         };
         let alone = due.is_empty() && others == Weight::default() && over == Weight::default();
-        if alone && span >= MEASURED {
+        if alone && (MEASURED..=TRUSTED).contains(&span) {
             let mw = u64::try_from(u128::from(delta) * 1000 / u128::from(span.0)).unwrap_or(u64::MAX);
             self.floor_mw = Some(self.floor_mw.map_or(mw, |before| before.min(mw)));
         }
@@ -366,6 +369,15 @@ mod tests {
         counter.passed(MINUTE, &[load(1, 1, Some(1))], Others::None);
         assert_eq!(energies(&counter.read(12_000, at(2))), [Some(6_000)]);
         assert_eq!(counter.floor_mw, None);
+    }
+
+    /// A machine that booted in 1970 and was told the time, say.
+    #[test]
+    fn a_clock_that_was_put_right_is_no_time_without_power() {
+        let mut counter = idle();
+        counter.passed(MINUTE, &[], Others::None);
+        counter.read(12_000_000, at(60 * 24 * 365));
+        assert_eq!(counter.floor_mw, Some(100_000));
     }
 
     #[test]

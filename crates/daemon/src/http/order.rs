@@ -59,7 +59,9 @@ async fn resubmit(app: &Arc<App>, id: JobId, next: JobId, peer: &Peer) -> Result
             JournalError::NoEnvironment(_) => Refused::new(409, "conflict", e.to_string()).into(),
             e => Failure::from(e),
         })?;
-        let stored = stored.ok_or_else(|| no_such_job(id, next))?;
+        let mut stored = stored.ok_or_else(|| no_such_job(id, next))?;
+        // It was released, or cancelled; who submits it again wants it to run, as with a job that is live.
+        stored.request.hold = false;
         Ok(Submission::check(stored.request, user.uid, &limits)?)
     });
     let submission = Box::new(read.await?);

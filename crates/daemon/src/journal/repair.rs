@@ -6,6 +6,7 @@
 
 use super::schema::{self, Meta};
 use super::{JournalError, NEEDED, check, head, or_full, read, sql, sums, to_json, with_ending};
+use crate::clock::utc;
 use crate::error::ServeError;
 use crate::layout;
 use carma_core::input::Input;
@@ -447,13 +448,13 @@ impl Salvage {
             lost.push(format!(
                 "entries {} to {known}: what happened after {}",
                 self.end + 1,
-                if self.end == 0 { "the beginning".to_owned() } else { time(self.state.now()) }
+                if self.end == 0 { "the beginning".to_owned() } else { utc(self.state.now()) }
             ));
         } else if self.meta.is_none() {
             lost.push(format!(
                 "how far the journal went: the last entry that can be read is {} of {}",
                 self.end,
-                time(self.state.now())
+                utc(self.state.now())
             ));
         }
         lost.append(&mut self.broken);
@@ -734,10 +735,4 @@ fn rows<T>(
         broken.push(format!("{bad} rows of the table {table}, which are not what was written"));
     }
     found
-}
-
-/// A time for people.
-fn time(at: Millis) -> String {
-    let known = i64::try_from(at.0).ok().and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-    known.map_or_else(|| format!("{} ms", at.0), |at| at.strftime("%Y-%m-%d %H:%M:%S UTC").to_string())
 }

@@ -420,12 +420,9 @@ impl Group {
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
         let mut pids = Vec::new();
-        let mut dirs = vec![self.dir.clone()];
-        while let Some(dir) = dirs.pop() {
+        for dir in groups_from(&self.dir) {
             let text = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
             pids.extend(text.lines().filter_map(|line| line.parse::<u32>().ok()));
-            let below = fs::read_dir(&dir).into_iter().flatten().flatten();
-            dirs.extend(below.filter(|e| e.file_type().is_ok_and(|kind| kind.is_dir())).map(|e| e.path()));
         }
         pids
     }
@@ -468,21 +465,30 @@ impl Group {
 
     /// Tries once to remove it. A process that was just killed is in it for a moment.
     fn is_removed(&self) -> bool {
-        let removed = || match fs::remove_dir(&self.dir) {
+        let removed = |dir: &Path| match fs::remove_dir(dir) {
             Ok(()) => true,
             Err(e) => e.kind() == io::ErrorKind::NotFound,
         };
-        if removed() {
+        if removed(&self.dir) {
             return true;
         }
-        // Groups that a user made below go first.
-        for entry in fs::read_dir(&self.dir).into_iter().flatten().flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                let _ = fs::remove_dir(entry.path());
-            }
-        }
-        removed()
+        // Groups that a user made below go first, the deepest of them before those that they are in.
+        groups_from(&self.dir).iter().rev().all(|dir| removed(dir))
     }
+}
+
+/// A group and all that are below it, each before those that are in it.
+fn groups_from(dir: &Path) -> Vec<PathBuf> {
+    let mut dirs = vec![dir.to_owned()];
+    let mut at = 0;
+    while let Some(dir) = dirs.get(at) {
+        let below = fs::read_dir(dir).into_iter().flatten().flatten();
+        let below = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let below: Vec<PathBuf> = below.map(|entry| entry.path()).collect();
+        dirs.extend(below);
+        at += 1;
+    }
+    dirs
 }
 
 /// A number in a file of `name number` lines.
@@ -503,6 +509,22 @@ mod tests {
             job: JobId(7),
             attempt: 2,
         }
+    }
+
+    /// A daemon, or a container runtime, of a user's own within a job.
+    #[test]
+    fn groups_within_groups_of_a_job_are_removed_with_it() {
+        let base = tempfile::tempdir().unwrap();
+        let group = Group { dir: base.path().join("7.2") };
+        for below in ["a/b/c", "a/d", "e"] {
+            fs::create_dir_all(group.dir.join(below)).unwrap();
+        }
+        assert!(group.is_removed() && group.is_removed());
+        // What a process is in stays; a file stands for one here.
+        fs::create_dir_all(group.dir.join("a/b")).unwrap();
+        fs::write(group.dir.join("a/process"), "").unwrap();
+        assert!(!group.is_removed());
+        assert!(group.dir.join("a").is_dir());
     }
 
     #[test]

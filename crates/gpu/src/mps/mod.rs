@@ -290,16 +290,26 @@ impl Sharing for Mps {
         let names = fs::read_dir(&self.options.dir).into_iter().flatten().flatten();
         let names = names.filter_map(|entry| entry.file_name().into_string().ok());
         let names = names.filter(|name| !kept.contains(name));
-        let seats: Vec<Seat> = names.filter_map(|name| self.existing(name)).collect();
+        let (tell, told) = mpsc::channel::<()>();
         // All at once, so that hanging daemons cost one timeout together.
-        std::thread::scope(|scope| {
-            for seat in &seats {
-                scope.spawn(move || match self.alone(seat, |deadline| self.quit_idle(seat, deadline)) {
+        for seat in names.filter_map(|name| self.existing(name)) {
+            let (mps, tell) = (self.clone(), tell.clone());
+            let quit = move || {
+                match mps.alone(&seat, |deadline| mps.quit_idle(&seat, deadline)) {
                     Ok(gone) => tracing::info!(daemon = %seat, gone, "MPS at shutdown"),
                     Err(e) => tracing::warn!(daemon = %seat, error = %e, "MPS did not stop"),
-                });
+                }
+                drop(tell);
+            };
+            if let Err(e) = std::thread::Builder::new().name("quit mps".into()).spawn(quit) {
+                tracing::warn!(error = %e, "MPS is not asked to stop");
             }
-        });
+        }
+        drop(tell);
+        // A call may wait for another one first. The user database is asked for the groups of a daemon's user, and may hang for longer.
+        if let Err(RecvTimeoutError::Timeout) = told.recv_timeout(self.options.timeout * 2) {
+            tracing::warn!("MPS is left as it is: it, or the user database, does not answer");
+        }
     }
 }
 
@@ -322,4 +332,22 @@ pub fn find_program(program: &Path) -> Option<PathBuf> {
 
 fn error(what: String, why: String) -> SharingError {
     SharingError { what, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As a user database that hangs while a daemon is asked for something.
+    #[test]
+    fn shutdown_does_not_wait_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let timeout = Duration::from_millis(50);
+        let mps = Mps::new(MpsOptions { timeout, ..MpsOptions::new(dir.path()) });
+        let name = mps.me.to_string();
+        fs::create_dir_all(dir.path().join(&name).join("pipe")).unwrap();
+        let requests = mps.requests(&mps.existing(name).unwrap());
+        let _held = requests.turn.lock().unwrap();
+        mps.shutdown(&[]);
+    }
 }

@@ -96,6 +96,9 @@ pub struct TaskNote {
     /// Batch size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub batch: Option<u32>,
+    /// Models in the process, each with its part of the batch; `None`: one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub streams: Option<u32>,
     /// What a step is, and whatever else its owner says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub what: Option<String>,

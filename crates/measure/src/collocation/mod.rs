@@ -6,7 +6,7 @@
 //! streams, are tasks of their own whose step is a batch of each.
 
 use crate::Error;
-use carma_interference::measured::{Combination, Measured};
+use carma_interference::measured::{Combination, Measured, TaskNote};
 use carma_interference::share::Mode;
 use carma_stats::mean;
 use serde::Serialize;
@@ -175,7 +175,7 @@ impl Training {
         let words = serde_json::to_string(&words).map_err(|e| Error::new(e.to_string()))?;
         let _ = write!(
             text,
-            "\n[[task]]\nname = \"{name}\"\nfamily = \"{}\"\nkind = \"train\"\nbatch = {}\ncopies = {copies}\ncommand = {words}\n",
+            "\n[[task]]\nname = \"{name}\"\nfamily = \"{}\"\nkind = \"train\"\nbatch = {}\nstreams = {streams}\ncopies = {copies}\ncommand = {words}\n",
             self.name,
             self.batch as usize * streams
         );
@@ -186,7 +186,7 @@ impl Training {
 /// What a number of trainings came to when they shared the GPU in one way: means over the windows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// What was trained: the family of the task, else its name.
+    /// What was trained: the task, and for streams the task of one model.
     pub family: String,
     /// `alone`, `streams`, `time-slice`, `mps` or `mps, threads divided`.
     pub way: String,
@@ -224,19 +224,23 @@ fn way(window: &Combination) -> &'static str {
 #[must_use]
 pub fn rows(measured: &Measured) -> Vec<Row> {
     let note = |name: &str| measured.tasks.iter().find(|task| task.name == name);
-    let family =
-        |name: &str| note(name).and_then(|task| task.family.clone()).unwrap_or_else(|| name.to_owned());
     let batch = |name: &str| note(name).and_then(|task| task.batch).unwrap_or(1);
-    // The smallest of a family is one model.
-    let mut single: BTreeMap<String, u32> = BTreeMap::new();
-    for task in &measured.tasks {
-        let least = single.entry(family(&task.name)).or_insert(u32::MAX);
-        *least = batch(&task.name).min(*least);
-    }
+    let streams = |name: &str| note(name).and_then(|task| task.streams).unwrap_or(1).max(1);
+    // What one process of several models is compared with: the task of its family that is one of them.
+    let single = |name: &str| {
+        let (task, models) = (note(name).filter(|_| streams(name) > 1)?, streams(name));
+        let is_one = |one: &&TaskNote| {
+            streams(&one.name) == 1
+                && one.family() == task.family()
+                && u64::from(batch(&one.name)) * u64::from(models) == u64::from(batch(name))
+        };
+        measured.tasks.iter().find(is_one).map(|one| one.name.clone())
+    };
+    let single = |name: &str| single(name).unwrap_or_else(|| name.to_owned());
     let mut groups: BTreeMap<(usize, usize, &str, usize), Vec<&Combination>> = BTreeMap::new();
     let families: Vec<String> = {
         let mut seen = Vec::new();
-        for name in measured.tasks.iter().map(|task| family(&task.name)) {
+        for name in measured.tasks.iter().map(|task| single(&task.name)) {
             if !seen.contains(&name) {
                 seen.push(name);
             }
@@ -249,8 +253,8 @@ pub fn rows(measured: &Measured) -> Vec<Row> {
         else {
             continue;
         };
-        let family = family(name);
-        let models = (batch(name) / single.get(&family).copied().unwrap_or(1).max(1)).max(1) as usize;
+        let family = single(name);
+        let models = streams(name) as usize;
         let way = if models > 1 { "streams" } else { way(window) };
         let at = families.iter().position(|known| *known == family).unwrap_or(0);
         let rank = WAYS.iter().position(|known| *known == way).unwrap_or(0);
@@ -292,7 +296,7 @@ pub fn rows(measured: &Measured) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_interference::measured::{Log, Machine, TaskNote};
+    use carma_interference::measured::{Log, Machine};
 
     fn window(name: &str, rates: &[f64], sharing: Mode, pct: u8) -> Combination {
         Combination {
@@ -308,16 +312,17 @@ mod tests {
 
     #[test]
     fn gains_are_over_one_alone_whatever_shares() {
-        let task = |name: &str, batch| TaskNote {
+        let task = |name: &str, batch, streams| TaskNote {
             name: name.into(),
             family: Some("resnet26-cifar".into()),
             batch: Some(batch),
+            streams: Some(streams),
             ..TaskNote::default()
         };
         let (one, two) = ("resnet26-cifar", "resnet26-cifar 2 streams");
         let log = Log {
             machine: Machine::default(),
-            tasks: vec![task(one, 32), task(two, 64)],
+            tasks: vec![task(one, 32, 1), task(two, 64, 2)],
             sessions: Vec::new(),
             combinations: vec![
                 window(one, &[90.0, 90.0], Mode::Mps, 100),
@@ -345,6 +350,49 @@ mod tests {
         assert!((mps.epoch_s.unwrap() - 50_000.0 / 2880.0).abs() < 1e-9);
         assert!((mps.epoch_kj.unwrap() - 0.2 * 50_000.0 / 5760.0).abs() < 1e-9);
         assert_eq!(mps.memory_mib, Some(2000.0));
+    }
+
+    /// A family is what is held out together: models of several sizes, and batches.
+    #[test]
+    fn another_model_of_the_family_is_no_stream_of_this_one() {
+        let task = |name: &str, batch, streams| TaskNote {
+            name: name.into(),
+            family: Some("resnet".into()),
+            batch: Some(batch),
+            streams,
+            ..TaskNote::default()
+        };
+        let alone = |name: &str, rate| window(name, &[rate], Mode::TimeSlice, 100);
+        let log = Log {
+            machine: Machine::default(),
+            tasks: vec![
+                task("resnet18", 128, None),
+                task("resnet50", 64, None),
+                task("resnet50 twice", 128, Some(2)),
+                task("resnet101 twice", 64, Some(2)),
+            ],
+            sessions: Vec::new(),
+            combinations: vec![
+                alone("resnet18", 10.0),
+                alone("resnet50", 10.0),
+                alone("resnet50 twice", 6.0),
+                alone("resnet101 twice", 5.0),
+                window("resnet18", &[6.0, 6.0], Mode::TimeSlice, 100),
+            ],
+            whole: 0,
+        };
+        let rows = rows(&log.assemble(0));
+        let of: Vec<(&str, &str, usize, Option<f64>)> =
+            rows.iter().map(|row| (row.family.as_str(), row.way.as_str(), row.count, row.gain)).collect();
+        let expected = [
+            ("resnet18", "alone", 1, Some(1.0)),
+            ("resnet18", "time-slice", 2, Some(1.2)),
+            ("resnet50", "alone", 1, Some(1.0)),
+            // 128 images, not those of ResNet-18.
+            ("resnet50", "streams", 2, Some(1.2)),
+            ("resnet101 twice", "streams", 2, None),
+        ];
+        assert_eq!(of, expected);
     }
 
     #[test]

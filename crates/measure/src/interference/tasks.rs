@@ -86,6 +86,8 @@ pub(super) struct Task {
     #[serde(default)]
     batch: Option<u32>,
     #[serde(default)]
+    streams: Option<u32>,
+    #[serde(default)]
     what: Option<String>,
     /// Program and arguments.
     pub(super) command: Vec<String>,
@@ -131,6 +133,7 @@ impl Task {
             class: self.class.clone(),
             kind: self.kind.clone(),
             batch: self.batch,
+            streams: self.streams,
             what: self.what.clone(),
             command: self.command.clone(),
         }
@@ -185,6 +188,11 @@ impl TaskFile {
             }
             if task.command.first().is_none_or(String::is_empty) {
                 return Err(format!("task `{name}` has no command"));
+            }
+            if task.streams == Some(0) {
+                return Err(format!(
+                    "task `{name}` has 0 streams, expected 1 or more; without the key it has 1"
+                ));
             }
             if !(1..=MOST_COPIES).contains(&task.copies) {
                 return Err(format!("task `{name}` has {} copies, expected 1 to {MOST_COPIES}", task.copies));

@@ -102,7 +102,8 @@ impl Machine {
         let others = reading.processes.iter().flatten().filter(|p| !self.sharing.is_own_process(p.pid));
         others
             .map(|p| {
-                let owner = process::owner(p.pid).map_or_else(String::new, |owner| format!(" of {owner}"));
+                let owner = process::owner(p.pid).map(process::user_name);
+                let owner = owner.map_or_else(String::new, |owner| format!(" of {owner}"));
                 let held = p.memory.map_or_else(String::new, |memory| format!(" ({memory})"));
                 format!("pid {}{owner}{held}", p.pid)
             })

@@ -63,17 +63,14 @@ pub enum Output {
     Error,
 }
 
-/// Hears what one task says.
+/// Hears the heartbeats of one task.
 #[derive(Debug)]
-pub struct Ears {
+pub struct Heartbeats {
     socket: ProgressSocket,
     file: HeartbeatFile,
-    standard: Printed,
-    error: Printed,
-    reports: Vec<Report>,
 }
 
-impl Ears {
+impl Heartbeats {
     /// Makes the socket `p` and the file `beat` in a directory which the task must be able to enter. A file that
     /// was left there goes on to be used. `owner`: the user to whom they are given (needs root); `None`: this process's
     /// user. The directory must be this process's user's own: another could put a link where the socket was a moment
@@ -85,9 +82,6 @@ impl Ears {
         Ok(Self {
             socket: ProgressSocket::bind(&dir.join("p"), owner)?,
             file: HeartbeatFile::create(&dir.join("beat"), owner)?,
-            standard: Printed::new(),
-            error: Printed::new(),
-            reports: Vec::new(),
         })
     }
 
@@ -99,11 +93,37 @@ impl Ears {
             .into()
     }
 
-    /// Adds the heartbeats that have come, `at_s` seconds on the caller's clock. Bounded work: of a flood it leaves
-    /// some for the next call. Never waits.
+    /// Adds those that have come, `at_s` seconds on the caller's clock. Bounded work: of a flood it leaves some for the next
+    /// call. Never waits.
     pub fn poll(&mut self, at_s: f64, events: &mut Vec<Event>) {
         self.socket.read(at_s, events);
         self.file.read(at_s, events);
+    }
+}
+
+impl AsFd for Heartbeats {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// Reads what one task prints.
+#[derive(Debug)]
+pub struct Prints {
+    standard: Printed,
+    error: Printed,
+    reports: Vec<Report>,
+}
+
+impl Default for Prints {
+    fn default() -> Self {
+        Self { standard: Printed::new(), error: Printed::new(), reports: Vec::new() }
+    }
+}
+
+impl Prints {
+    /// Adds what stands by now, `at_s` seconds on the caller's clock, of what was printed before.
+    pub fn settle(&mut self, at_s: f64, events: &mut Vec<Event>) {
         for printed in [&mut self.standard, &mut self.error] {
             printed.settle(at_s, &mut self.reports);
         }
@@ -136,44 +156,41 @@ impl Ears {
     }
 }
 
-impl AsFd for Ears {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
-    }
-}
-
 /// Counts what one task says.
 #[derive(Debug)]
 pub struct Meter {
-    ears: Ears,
+    heartbeats: Heartbeats,
+    prints: Prints,
     tally: Tally,
     events: Vec<Event>,
 }
 
 impl Meter {
-    /// Makes what [`Ears::open`] makes.
+    /// Makes what [`Heartbeats::open`] makes.
     ///
     /// # Errors
     /// The same.
     pub fn open(dir: &Path, owner: Option<Owner>) -> Result<Self, MeterError> {
-        Ok(Self { ears: Ears::open(dir, owner)?, tally: Tally::new(), events: Vec::new() })
+        let heartbeats = Heartbeats::open(dir, owner)?;
+        Ok(Self { heartbeats, prints: Prints::default(), tally: Tally::new(), events: Vec::new() })
     }
 
     /// What to set in the task's environment.
     #[must_use]
     pub fn env(&self) -> Vec<(String, String)> {
-        self.ears.env()
+        self.heartbeats.env()
     }
 
-    /// Takes in the heartbeats that have come, see [`Ears::poll`].
+    /// Takes in the heartbeats that have come, see [`Heartbeats::poll`].
     pub fn poll(&mut self, at_s: f64) {
-        self.ears.poll(at_s, &mut self.events);
+        self.heartbeats.poll(at_s, &mut self.events);
+        self.prints.settle(at_s, &mut self.events);
         self.count();
     }
 
     /// Takes in what the task has printed.
     pub fn feed(&mut self, at_s: f64, output: Output, bytes: &[u8]) {
-        self.ears.feed(at_s, output, bytes, &mut self.events);
+        self.prints.feed(at_s, output, bytes, &mut self.events);
         self.count();
     }
 
@@ -192,7 +209,8 @@ impl Meter {
     /// Heartbeats that made no sense, and heartbeats of other users, which were refused.
     #[must_use]
     pub const fn refused(&self) -> (u64, u64) {
-        (self.ears.socket.garbage + self.ears.file.garbage, self.ears.socket.strangers)
+        let Heartbeats { socket, file } = &self.heartbeats;
+        (socket.garbage + file.garbage, socket.strangers)
     }
 
     fn count(&mut self) {
@@ -204,7 +222,7 @@ impl Meter {
 
 impl AsFd for Meter {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.ears.as_fd()
+        self.heartbeats.as_fd()
     }
 }
 

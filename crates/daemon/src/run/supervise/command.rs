@@ -7,9 +7,10 @@ use crate::run::order::Order;
 use crate::run::record::Claimed;
 use carma_api::wire::Session;
 use carma_core::model::UserGone;
+use carma_process::inherited::{close_at_exec, set_to_default};
 use carma_process::process;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{ForkResult, setsid};
 use rustix::fd::AsRawFd;
@@ -145,7 +146,10 @@ pub(super) fn start(
             None => format!("cannot run '{program}'"),
         },
     };
-    Err(NotStarted::by(&what, io::Error::from_raw_os_error(error)))
+    let failed = NotStarted::by(&what, io::Error::from_raw_os_error(error));
+    // The limits are the job's own by then (`ulimit -n`), and will be no other ones in a moment.
+    let limited = *stage == Stage::Program as u8 && error == libc::EMFILE;
+    Err(NotStarted { machine: failed.machine && !limited, ..failed })
 }
 
 /// That a program is in no directory of a PATH, as far as its user may look, where that is so. The kernel's word is of a directory that
@@ -194,7 +198,7 @@ fn become_the_job(
     record: &mut Claimed,
 ) -> Result<(), (Stage, io::Error)> {
     enter_the_record(supervisor, record).and_then(|()| session(order)).map_err(|e| (Stage::Session, e))?;
-    user.become_for_good().map_err(|e| (Stage::User, e.into()))?;
+    user.become_for_good().map_err(|e| (Stage::User, e))?;
     // As the user, who may not be allowed to see what lies on the way.
     nix::unistd::chdir(Path::new(&order.cwd)).map_err(|e| (Stage::Directory, e.into()))
 }
@@ -216,20 +220,14 @@ fn enter_the_record(supervisor: rustix::process::Pid, record: &mut Claimed) -> i
 fn session(order: &Order) -> io::Result<()> {
     setsid()?;
     // What this process blocks or ignores must not be so for the command.
-    for signal in Signal::iterator() {
-        if !matches!(signal, Signal::SIGKILL | Signal::SIGSTOP) {
-            let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
-            #[expect(unsafe_code, reason = "no handler is installed")]
-            unsafe { nix::sys::signal::sigaction(signal, &default) }?;
-        }
-    }
+    set_to_default(Signal::iterator().filter(|signal| !matches!(signal, Signal::SIGKILL | Signal::SIGSTOP)))?;
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
     // The daemon may be protected when the kernel chooses what to end for want of memory; the command
     // is as any process of a session.
     let _ = std::fs::write("/proc/self/oom_score_adj", "0");
-    take_over(&order.session)?;
-    // Nothing that this process or the daemon has open is the command's.
-    keep_standard_streams_only()
+    // Nothing that this process or the daemon has open is the command's. Before the limits, of which one may leave no descriptor to look with.
+    close_at_exec(io::stderr().as_raw_fd() + 1)?;
+    Ok(take_over(&order.session)?)
 }
 
 /// The words to run: the command, or a login shell that runs it.
@@ -281,19 +279,6 @@ fn take_over(session: &Session) -> nix::Result<()> {
         setrlimit(*resource, soft, hard)?;
     }
     Ok(())
-}
-
-/// Marks everything but the standard streams to be closed when the program begins.
-fn keep_standard_streams_only() -> io::Result<()> {
-    const CLOSE_RANGE_CLOEXEC: libc::c_uint = 4;
-    let first = io::stderr().as_raw_fd().unsigned_abs() + 1;
-    #[expect(
-        unsafe_code,
-        reason = "close_range has no safe wrapper here; numbers go in and no memory is touched"
-    )]
-    let result =
-        unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, CLOSE_RANGE_CLOEXEC) };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

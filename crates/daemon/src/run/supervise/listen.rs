@@ -8,9 +8,9 @@ use super::user::User;
 use crate::run::order::Order;
 use crate::run::pace::{News, SOCKET};
 use carma_core::recovery::{Evidence, last_line, scan};
-use carma_process::progress::{Ears, Event, Output};
+use carma_process::progress::{Event, Heartbeats, Output, Prints};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::time::{ClockId, clock_gettime};
 use std::fs::DirBuilder;
 use std::io;
@@ -34,14 +34,14 @@ const FAST: Duration = Duration::from_millis(50);
 /// Shortest time between two looks, where the daemon's clock goes faster than life.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// Makes the places where heartbeats arrive. A job goes on without: where none can be made, the log says why.
-pub(super) fn ears(order: &Order) -> Option<Ears> {
+/// Makes the places where heartbeats arrive. A job goes on without, by what it prints: where none can be made, the log says why.
+pub(super) fn heartbeats(order: &Order) -> Option<Heartbeats> {
     let dir = place(order);
     let made = own(&dir, order.user.map(|user| user.gid))
         .map_err(|e| format!("{}: {e}", dir.display()))
-        .and_then(|()| Ears::open(&dir, order.user).map_err(|e| e.to_string()));
+        .and_then(|()| Heartbeats::open(&dir, order.user).map_err(|e| e.to_string()));
     match made {
-        Ok(ears) => Some(ears),
+        Ok(heartbeats) => Some(heartbeats),
         Err(why) => {
             complain!("carma supervisor of job {}: its heartbeats cannot be heard: {why}", order.id.job);
             None
@@ -100,7 +100,7 @@ struct Begun {
 
 impl Listener {
     /// Of the command that was just started.
-    pub(super) fn new(order: &Order, user: User, log: Opened, ears: Option<Ears>) -> Self {
+    pub(super) fn new(order: &Order, user: User, log: Opened, heartbeats: Option<Heartbeats>) -> Self {
         let thread = Thread {
             name: order.id.short(),
             socket: order.pace.join(SOCKET),
@@ -108,7 +108,8 @@ impl Listener {
             alive: alive(order),
             user,
             log,
-            ears,
+            heartbeats,
+            prints: Prints::default(),
             events: Vec::new(),
             pass: None,
         };
@@ -158,7 +159,8 @@ struct Thread {
     alive: Duration,
     user: User,
     log: Opened,
-    ears: Option<Ears>,
+    heartbeats: Option<Heartbeats>,
+    prints: Prints,
     events: Vec<Event>,
     /// The last of those that are told that says which epoch it is.
     pass: Option<Event>,
@@ -210,7 +212,7 @@ impl Thread {
             tv_nsec: i64::from(left.subsec_nanos()),
         };
         let mut fds = vec![PollFd::new(stopped, PollFlags::IN)];
-        fds.extend(self.ears.as_ref().map(|ears| PollFd::from_borrowed_fd(ears.as_fd(), PollFlags::IN)));
+        fds.extend(self.heartbeats.as_ref().map(|beats| PollFd::new(beats, PollFlags::IN)));
         if poll(&mut fds, Some(&left)).is_err() {
             std::thread::sleep(Duration::from_millis(10));
             return (false, false);
@@ -220,19 +222,19 @@ impl Thread {
     }
 
     fn hear(&mut self) {
-        if let Some(ears) = &mut self.ears {
-            ears.poll(boot_s(), &mut self.events);
+        let now = boot_s();
+        if let Some(heartbeats) = &mut self.heartbeats {
+            heartbeats.poll(now, &mut self.events);
         }
+        self.prints.settle(now, &mut self.events);
     }
 
     fn read(&mut self) {
         let (follows, bytes) = self.log.grown();
-        if let Some(ears) = &mut self.ears {
-            if !follows {
-                ears.tear(Output::Standard);
-            }
-            ears.feed(boot_s(), Output::Standard, &bytes, &mut self.events);
+        if !follows {
+            self.prints.tear(Output::Standard);
         }
+        self.prints.feed(boot_s(), Output::Standard, &bytes, &mut self.events);
     }
 
     /// Tells the daemon what was heard; what it cannot take now is kept for the next time, the latest of it.
@@ -312,14 +314,15 @@ mod tests {
             alive: Duration::from_secs(1),
             log: Opened::open(&log, &user, None, 1).unwrap(),
             user,
-            ears: Some(Ears::open(dir.path(), None).unwrap()),
+            heartbeats: None,
+            prints: Prints::default(),
             events: Vec::new(),
             pass: None,
         };
         let mut at_s = 0.0;
         let mut tell = |text: &str| {
             at_s += 1.0;
-            thread.ears.as_mut().unwrap().feed(at_s, Output::Standard, text.as_bytes(), &mut thread.events);
+            thread.prints.feed(at_s, Output::Standard, text.as_bytes(), &mut thread.events);
             thread.tell();
         };
         let first = UnixDatagram::bind(dir.path().join(SOCKET)).unwrap();

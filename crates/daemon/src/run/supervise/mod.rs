@@ -18,6 +18,7 @@ use super::order::{Hello, Log, Order};
 use super::record::{Claim, Claimed, Records};
 use carma_core::model::{Exit, ExitStatus, ProcessRef};
 use carma_process::catch::may_survive;
+use carma_process::inherited::set_to_default;
 use carma_process::process;
 use checkpoint::{DIRECTORY, Prepared};
 use command::{NotStarted, Started};
@@ -82,6 +83,8 @@ fn supervise(mut order: Order) -> io::Result<()> {
     let _ = setsid();
     let signals = signals();
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&signals), None)?;
+    // One that is ignored, as it may have been since before the daemon, is never seen; SIGPIPE the runtime ignores for the threads.
+    set_to_default(signals.iter().filter(|signal| *signal != Signal::SIGPIPE))?;
     // What the command leaves behind becomes our child, so that we can find and end it.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     // The memory of a process that acts for a user holds the user's environment, and root's rights.
@@ -158,9 +161,9 @@ impl Attempt {
                 Err(e) => complain!("carma supervisor of job {}: no cgroup: {e}", order.id.job),
             }
         }
-        let ears = listen::ears(order);
-        if let Some(ears) = &ears {
-            order.env.extend(ears.env());
+        let heartbeats = listen::heartbeats(order);
+        if let Some(heartbeats) = &heartbeats {
+            order.env.extend(heartbeats.env());
         }
         let mut log =
             log::Opened::open(&order.log, &user, order.session.umask, order.id.attempt).map_err(|e| {
@@ -188,7 +191,7 @@ impl Attempt {
             self.discard_group();
         }
         let child = recorded.ok().flatten().unwrap_or(ProcessRef { pid, start_ticks: 0 });
-        Ok((child, Listener::new(order, user, log, ears)))
+        Ok((child, Listener::new(order, user, log, heartbeats)))
     }
 
     fn discard_group(&mut self) {

@@ -65,10 +65,9 @@ impl User {
     /// Takes the user's rights in this thread, until [`User::leave`].
     pub(super) fn enter(&self) -> io::Result<()> {
         use rustix::process::{Gid, Uid};
-        use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+        use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
         let Some(identity) = &self.0 else { return Ok(()) };
-        let groups: Vec<Gid> = identity.groups.iter().map(|gid| Gid::from_raw(gid.as_raw())).collect();
-        set_thread_groups(&groups)?;
+        identity.set_groups(&identity.groups)?;
         set_thread_res_gid(None, Gid::from_raw(identity.gid.as_raw()), None)?;
         set_thread_res_uid(None, Uid::from_raw(identity.uid.as_raw()), None)?;
         Ok(())
@@ -77,22 +76,19 @@ impl User {
     /// Takes root's rights back in this thread.
     pub(super) fn leave(&self) -> io::Result<()> {
         use rustix::process::{Gid, Uid};
-        use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-        if self.0.is_none() {
-            return Ok(());
-        }
+        use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+        let Some(identity) = &self.0 else { return Ok(()) };
         set_thread_res_uid(None, Uid::ROOT, None)?;
         set_thread_res_gid(None, Gid::ROOT, None)?;
-        set_thread_groups(&[])?;
-        Ok(())
+        identity.set_groups(&[])
     }
 
     /// Becomes the user for good: in the child that is to run the command.
-    pub(super) fn become_for_good(&self) -> nix::Result<()> {
+    pub(super) fn become_for_good(&self) -> io::Result<()> {
         let Some(identity) = &self.0 else { return Ok(()) };
-        nix::unistd::setgroups(&identity.groups)?;
+        identity.set_groups(&identity.groups)?;
         nix::unistd::setgid(identity.gid)?;
-        nix::unistd::setuid(identity.uid)
+        Ok(nix::unistd::setuid(identity.uid)?)
     }
 }
 
@@ -125,6 +121,16 @@ impl Database for System {
 }
 
 impl Identity {
+    /// Sets the groups of this thread. Root needs none to do what it may, and cannot set them in a namespace of one user
+    /// (`unshare -r`, Apptainer's `--fakeroot`), where there is no other user to become.
+    fn set_groups(&self, groups: &[Gid]) -> io::Result<()> {
+        let groups: Vec<_> = groups.iter().map(|gid| rustix::process::Gid::from_raw(gid.as_raw())).collect();
+        match rustix::thread::set_thread_groups(&groups) {
+            Err(rustix::io::Errno::PERM) if self.uid.is_root() => Ok(()),
+            set => Ok(set?),
+        }
+    }
+
     fn find(Owner { uid, gid }: Owner, database: &impl Database) -> io::Result<Self> {
         let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
         let (groups, name, shell) = match database.user(uid)? {
