@@ -214,7 +214,7 @@ fn refusals_have_codes_of_their_own() {
     });
     let done = |id: u64| json!({"id": id, "text": "cancelled"});
     let daemon = Daemon::start(&[
-        ("POST /v1/orders/cancel", 200, outcomes(&[of_bob.clone()])),
+        ("POST /v1/orders/cancel", 200, outcomes(std::slice::from_ref(&of_bob))),
         ("POST /v1/orders/cancel", 200, outcomes(&[done(2), done(3)])),
         ("POST /v1/orders/cancel", 200, outcomes(&[of_bob, done(2), done(3)])),
         ("POST /v1/jobs/1/suspend", 403, error("not_allowed", "job 1 belongs to bob")),
