@@ -373,7 +373,7 @@ fn start_of_tail<E>(
 /// of what does. A hole may be of terabytes, so its beginning is looked for in steps that double, and then by halves.
 fn end_before<E>(offset: u64, read: &mut impl FnMut(u64, u64) -> Result<LogPiece, E>) -> Result<u64, E> {
     let mut has_data =
-        |from: u64, until: u64| Ok(read(from, 1).map(|piece| !piece.bytes.is_empty() && piece.at < until)?);
+        |from: u64, until: u64| read(from, 1).map(|piece| !piece.bytes.is_empty() && piece.at < until);
     let (mut low, mut step) = (offset, CHUNK as u64);
     while !has_data(low, offset)? {
         if low == 0 {
