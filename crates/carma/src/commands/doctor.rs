@@ -399,6 +399,21 @@ mod tests {
     }
 
     #[test]
+    fn a_daemon_of_another_time_is_told_of() {
+        let found =
+            |daemon_s: u64, here_s: u64| clock(daemon_s * 1000, here_s * 1000).map(|found| found.text);
+        assert_eq!(found(1000, 1050), None);
+        assert_eq!(
+            found(10_000, 3000).as_deref(),
+            Some("the daemon's time is 1 h 56 min ahead of this machine's clock")
+        );
+        assert_eq!(
+            found(3000, 3120).as_deref(),
+            Some("the daemon's time is 2 min behind this machine's clock")
+        );
+    }
+
+    #[test]
     fn a_driver_that_cannot_suspend_matters_where_gpus_are() {
         let none = cuda::open(Some(Path::new("/nowhere/libcuda.so.1")));
         assert_eq!((suspend(true, &none).level, suspend(false, &none).level), ("warn", "ok"));
