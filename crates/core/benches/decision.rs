@@ -230,6 +230,7 @@ impl Bench {
                     paces: vec![pace(there + 1); there],
                     joins: pace(there + 1),
                     unknown: Vec::new(),
+                    seen_beside: false,
                     before: Fraction(pace(there).expected.0 * u32::try_from(there).unwrap()),
                     throughput: None,
                     there: asked.there,

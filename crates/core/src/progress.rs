@@ -111,6 +111,9 @@ pub struct Outlook {
     /// Classes of which too little is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<Class>,
+    /// Whether something is assumed of each of these that was seen of it at work beside others.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub seen_beside: bool,
     /// Sum of the expected progress of those that are there, without the newcomer.
     pub before: Fraction,
     /// What all of them get done together, as KACE predicts it, for a policy that goes by that: thousandths of the unit
@@ -129,6 +132,7 @@ impl Outlook {
             paces: Vec::new(),
             joins,
             unknown: Vec::new(),
+            seen_beside: false,
             before: Fraction(0),
             throughput: None,
         }
@@ -333,6 +337,7 @@ mod tests {
             paces: vec![pace(after)],
             joins: pace(joins),
             unknown: Vec::new(),
+            seen_beside: false,
             before: Fraction::percent(before),
             throughput: None,
         };

@@ -636,6 +636,7 @@ impl World {
             paces: if unknown { vec![] } else { vec![pace; asked.there.classes.len()] },
             joins: pace,
             unknown: if unknown { vec![asked.newcomer] } else { vec![] },
+            seen_beside: unknown && progress % 2 == 1,
             there: asked.there,
             newcomer: asked.newcomer,
             before: Fraction::ONE,

@@ -22,7 +22,7 @@ use carma_core::policy::Pack;
 use carma_core::slowdown::Outlook;
 use carma_core::state::State;
 use carma_core::units::{Fraction, Millis};
-use carma_interference::assumed::{Going, typical};
+use carma_interference::assumed::Going;
 use carma_interference::group::GpuType;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
@@ -1019,8 +1019,8 @@ impl outlook::Alone for KnownAlone<'_> {
         self.profiles.get(&(command, gpu.to_owned())).cloned()
     }
 
-    fn assumed(&self, command: u64, gpu: &str) -> Profile {
-        self.assumed.get(&(command, gpu.to_owned())).cloned().unwrap_or_else(typical)
+    fn assumed(&self, command: u64, gpu: &str) -> Option<Profile> {
+        self.assumed.get(&(command, gpu.to_owned())).cloned()
     }
 }
 

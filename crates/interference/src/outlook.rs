@@ -34,9 +34,9 @@ pub trait Alone {
     fn knows(&self, command: u64, gpu: &str) -> bool;
     /// What it does. Its class says with which tasks it learns.
     fn profile(&self, command: u64, gpu: &str) -> Option<Profile>;
-    /// What it is assumed to do where that is not known ([`crate::assumed`]): what is typical, where nothing was learned.
-    fn assumed(&self, _command: u64, _gpu: &str) -> Profile {
-        typical()
+    /// What it is assumed to do where that is not known ([`crate::assumed`]). `None`: it was never seen at work.
+    fn assumed(&self, _command: u64, _gpu: &str) -> Option<Profile> {
+        None
     }
 }
 
@@ -58,7 +58,8 @@ fn known(classes: &[Class], gpu: &str, alone: &impl Alone) -> Option<Vec<(Profil
 /// The same, with what is assumed in place of what is not known.
 fn assumed(classes: &[Class], gpu: &str, alone: &impl Alone) -> Vec<(Profile, Option<f64>)> {
     let profile = |class: &Class| {
-        alone.profile(class.command, gpu).unwrap_or_else(|| alone.assumed(class.command, gpu))
+        let known = alone.profile(class.command, gpu);
+        known.or_else(|| alone.assumed(class.command, gpu)).unwrap_or_else(typical)
     };
     classes.iter().map(|class| (profile(class), class.threads.map(f64::from))).collect()
 }
@@ -308,12 +309,16 @@ pub fn answer(
         paces: Vec::new(),
         joins: Pace::default(),
         unknown: Vec::new(),
+        seen_beside: false,
         before: Fraction(0),
         throughput: None,
     };
     let there = &asked.there.classes;
     let all = asked.there.with(asked.newcomer).classes;
     outlook.unknown = all.iter().copied().filter(|class| !alone.knows(class.command, gpu)).collect();
+    let mut unknown = outlook.unknown.iter();
+    outlook.seen_beside =
+        !outlook.unknown.is_empty() && unknown.all(|class| alone.assumed(class.command, gpu).is_some());
     let sharing = mode(asked.there.sharing);
     let by_throughput = state.options().policy.order == Order::Throughput;
     if by_throughput && !outlook.unknown.is_empty() {
@@ -321,8 +326,9 @@ pub fn answer(
     }
     let models = Models { kace: models.kace.filter(|_| by_throughput), ..models };
     // More than the model takes together: nothing is predicted.
-    let unknown =
-        |outlook: Outlook| Some(Outlook { unknown: vec![asked.newcomer], paces: Vec::new(), ..outlook });
+    let unknown = |outlook: Outlook| {
+        Some(Outlook { unknown: vec![asked.newcomer], seen_beside: false, paces: Vec::new(), ..outlook })
+    };
     let before = answered.of(models, gpu, sharing, there.clone(), false, alone).map(|forecast| forecast.sum);
     let forecast = answered.of(models, gpu, sharing, all.clone(), asked.bounds, alone);
     let (Some(before), Some(forecast)) = (before, forecast) else { return unknown(outlook) };
@@ -503,7 +509,7 @@ pub fn assume_either(
     let with = assume(model, all, seen, going, alone);
     follows.retain(|command, profile| {
         let Some(with) = with.get(command) else { return false };
-        let before = alone.assumed(*command, there.gpu).metrics;
+        let before = alone.assumed(*command, there.gpu).unwrap_or_else(typical).metrics;
         let middle = between(&before, &profile.metrics, &with.metrics);
         profile.metrics = middle;
         middle != before

@@ -162,6 +162,13 @@ impl Progress {
         Self { floor: floor.unwrap_or(self.floor), ..self }
     }
 
+    /// The same where a command was seen at work beside others only: six fifths of the floor. Those that were together on full GPUs are taken for alike
+    /// there, so that what is predicted of them is too high (docs/research/h200.md). Of one that was never seen nothing more is asked: its first run teaches.
+    #[must_use]
+    pub(crate) fn unsure(self) -> Self {
+        Self { floor: Fraction(self.floor.0 / 5 * 6).min(Fraction::ONE), ..self }
+    }
+
     /// What a job that is there is expected to keep at any time: four fifths of the floor.
     #[must_use]
     pub const fn dip(self) -> Fraction {

@@ -16,7 +16,7 @@
 //! observe GPU [job1=9G] [used=9G] [energy_j=400] [smact=.3] [smocc=.2] [drama=.1] [foreign=PID:USER:9G]
 //!        [processes=?] [lost="why"] [unreadable="why"]      `?` is unknown; not named is none or 0
 //! plan                         plan, take its decisions, print them and why the others wait
-//! predict ID GPU 1=.9:.8 ... [unknown=ID ...] [without=ID ...] [before=1.0] [all=1500] [as=MODE] [with=PERCENT]
+//! predict ID GPU 1=.9:.8 ... [unknown=ID ...] [seen] [without=ID ...] [before=1.0] [all=1500] [as=MODE] [with=PERCENT]
 //!                              progress of each if job ID joined that GPU: expected and lower bound; what all get done; the
 //!                              newcomer with so much of the threads; some of those who are there being over
 //! asked                        what the next plan wants to have predicted
@@ -774,6 +774,7 @@ impl Stage {
         while let Some(id) = words.take("unknown") {
             unknown.push(class(JobId(number(&id)?))?);
         }
+        let seen_beside = words.flag("seen");
         let mut over = Vec::new();
         while let Some(id) = words.take("without") {
             over.push(JobId(number(&id)?));
@@ -801,7 +802,7 @@ impl Stage {
             Vec::new()
         };
         let there = Company { kind: GpuId(0), sharing, classes };
-        let outlook = Outlook { there, newcomer, paces, joins, unknown, before, throughput };
+        let outlook = Outlook { there, newcomer, paces, joins, unknown, seen_beside, before, throughput };
         self.apply(&Input::Predicted(vec![outlook])).map(drop)
     }
 

@@ -49,6 +49,7 @@ impl Slot<'_> {
             if let Some(objection) = already.or_else(|| self.unmeasured()) {
                 return Some(objection);
             }
+            let rule = if outlook.seen_beside { rule.unsure() } else { rule };
             // One that waits for too long already is not there for the gain.
             let least = if want.overdue || want.floor.is_some() { Fraction(0) } else { rule.gain };
             if let Some(floor) = below(rule.with(want.floor), outlook, want.start) {
