@@ -80,12 +80,17 @@ impl Host {
 
     /// A job of a command of its own, which waits.
     fn submit(&mut self, gpus: u32, max_slowdown: Option<f64>) -> JobId {
+        self.submit_like(self.state.next_id(), gpus, max_slowdown)
+    }
+
+    /// A job with the command of this one.
+    fn submit_like(&mut self, one: JobId, gpus: u32, max_slowdown: Option<f64>) -> JobId {
         let id = self.state.next_id();
         self.feed(Input::Submitted(Box::new(NewJob {
             id,
             user: User::new(1000, "a"),
             name: "train".into(),
-            command_key: id.0,
+            command_key: one.0,
             program_key: None,
             request: Request {
                 thread_percent: self.threads,
@@ -230,6 +235,11 @@ fn light_jobs_that_were_never_alone_get_more_company_than_typical_ones() {
     let after = host.outlook(next);
     assert!(after.joins.expected > before, "{after:?}");
     assert_eq!(after.unknown.len(), jobs.len() + 1);
+    // Of its command nothing was seen; of one more of theirs it was, beside others.
+    assert!(!after.seen_beside);
+    host.submit_like(jobs[0], 1, None);
+    host.launched();
+    assert!(host.outlook(jobs[0]).seen_beside);
 }
 
 #[test]
