@@ -9,6 +9,7 @@ use carma_core::policy::Options;
 use carma_core::reading::{GpuInfo, GpuKind, GpuReading, Health};
 use carma_core::units::MiB;
 use carma_core::windows::{Summary, WindowSummary};
+use carma_interference::assumed::typical;
 use carma_interference::group::{Group, Member, Mode};
 use carma_interference::online::Observed;
 use carma_run_time::news::MOST_COUNTS;
