@@ -94,7 +94,7 @@ fn what_progress_has_against_a_job_is_written_as_a_refusal() {
         (Objection::Uncontrolled, r#""uncontrolled""#),
         (Objection::Apart { job }, r#"{"apart":{"job":7}}"#),
         (
-            Objection::Floor { job, expected: low, floor: high },
+            Objection::Floor { job, expected: low, floor: high, unsure: false },
             r#"{"floor":{"job":7,"expected":4000,"floor":5000}}"#,
         ),
         (
@@ -103,8 +103,8 @@ fn what_progress_has_against_a_job_is_written_as_a_refusal() {
         ),
         (Objection::Unmeasured { job }, r#"{"unmeasured":{"job":7}}"#),
         (
-            Objection::WholeRun { job, whole: low, least: high },
-            r#"{"whole_run":{"job":7,"whole":4000,"least":5000}}"#,
+            Objection::WholeRun { job, whole: low, least: high, unsure: true },
+            r#"{"whole_run":{"job":7,"whole":4000,"least":5000,"unsure":true}}"#,
         ),
         (Objection::Gain { gain: low, least: high }, r#"{"gain":{"gain":4000,"least":5000}}"#),
         (Objection::Bad, r#""bad""#),

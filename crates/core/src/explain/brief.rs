@@ -67,10 +67,12 @@ impl Objection {
                 format!("job {job} not known well enough")
             }
             Self::Apart { job } => format!("kept apart from job {job}"),
-            Self::Floor { job, expected: _, floor } => format!("{cause} of {floor}: job {job}"),
+            Self::Floor { job, expected: _, floor, unsure: _ } => format!("{cause} of {floor}: job {job}"),
             Self::TooSlow { job, measured: _, least } => format!("{cause} of {least} as measured: job {job}"),
             Self::Unmeasured { job } => format!("{cause} after an eviction: job {job}"),
-            Self::WholeRun { job, whole: _, least } => format!("{cause} of {least} over its run: job {job}"),
+            Self::WholeRun { job, whole: _, least, unsure: _ } => {
+                format!("{cause} of {least} over its run: job {job}")
+            }
             Self::Gain { gain: _, least } => format!("{cause}: {least} wanted"),
         }
     }

@@ -49,6 +49,9 @@ pub enum Objection {
         expected: Fraction,
         /// The floor.
         floor: Fraction,
+        /// It is higher since a command there was seen at work beside others only.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unsure: bool,
     },
     /// A job there is measured to keep less than the policy asks for: no other joins meanwhile.
     TooSlow {
@@ -72,6 +75,9 @@ pub enum Objection {
         whole: Fraction,
         /// What the policy asks for.
         least: Fraction,
+        /// That is more since a command there was seen at work beside others only.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        unsure: bool,
     },
     /// All jobs there together would gain less than the policy asks for.
     Gain {
@@ -135,6 +141,11 @@ impl fmt::Display for Below {
 /// A hundredth in basis points.
 const HUNDREDTH: u32 = 100;
 
+/// Why more is asked than usual.
+const fn never_alone(unsure: bool) -> &'static str {
+    if unsure { " with a command that was never seen alone" } else { "" }
+}
+
 impl fmt::Display for Objection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -161,9 +172,9 @@ impl fmt::Display for Objection {
             Self::Unprofiled { job: None } => {
                 f.write_str("what would get done together is not predicted yet")
             }
-            Self::Floor { job, expected, floor } => {
-                let kept = Below(*expected, *floor);
-                write!(f, "job {job} would keep {kept} of its speed, and the policy asks for {floor}")
+            Self::Floor { job, expected, floor, unsure } => {
+                let (kept, why) = (Below(*expected, *floor), never_alone(*unsure));
+                write!(f, "job {job} would keep {kept} of its speed, and the policy asks for {floor}{why}")
             }
             Self::TooSlow { job, measured, least } => {
                 let kept = Below(*measured, *least);
@@ -175,11 +186,11 @@ impl fmt::Display for Objection {
                     "a job had to leave since another was too slow, and what job {job} keeps of its speed since is not measured yet"
                 )
             }
-            Self::WholeRun { job, whole, least } => {
-                let kept = Below(*whole, *least);
+            Self::WholeRun { job, whole, least, unsure } => {
+                let (kept, why) = (Below(*whole, *least), never_alone(*unsure));
                 write!(
                     f,
-                    "job {job} would keep {kept} of its speed over its whole run, and the policy asks for {least}"
+                    "job {job} would keep {kept} of its speed over its whole run, and the policy asks for {least}{why}"
                 )
             }
             Self::Gain { gain, least } => {

@@ -45,10 +45,10 @@ fn all() -> Vec<Reason> {
         Refusal::Progress(Objection::Unprofiled { job: None }),
         Refusal::Progress(Objection::Uncontrolled),
         Refusal::Progress(Objection::Apart { job }),
-        Refusal::Progress(Objection::Floor { job, expected: Fraction(1), floor: Fraction(2) }),
+        Refusal::Progress(Objection::Floor { job, expected: Fraction(1), floor: Fraction(2), unsure: false }),
         Refusal::Progress(Objection::TooSlow { job, measured: Fraction(1), least: Fraction(2) }),
         Refusal::Progress(Objection::Unmeasured { job }),
-        Refusal::Progress(Objection::WholeRun { job, whole: Fraction(1), least: Fraction(2) }),
+        Refusal::Progress(Objection::WholeRun { job, whole: Fraction(1), least: Fraction(2), unsure: true }),
         Refusal::Progress(Objection::Gain { gain: Fraction(1), least: Fraction(2) }),
         Refusal::Progress(Objection::Bad),
         Refusal::Held { job },
@@ -302,6 +302,7 @@ fn what_falls_short_never_reads_like_what_is_asked_for() {
             job: JobId(7),
             expected: Fraction(kept),
             floor: Fraction(floor),
+            unsure: false,
         })
         .to_string()
     };
@@ -312,9 +313,11 @@ fn what_falls_short_never_reads_like_what_is_asked_for() {
         job: JobId(7),
         whole: Fraction(5999),
         least: Fraction(6000),
+        unsure: true,
     });
     assert!(
-        whole.to_string().starts_with("job 7 would keep 0.59 of its speed over its whole run"),
+        whole.to_string().starts_with("job 7 would keep 0.59 of its speed over its whole run")
+            && whole.to_string().ends_with("asks for 0.60 with a command that was never seen alone"),
         "{whole}"
     );
 }

@@ -53,7 +53,9 @@ impl Slot<'_> {
             // One that waits for too long already is not there for the gain.
             let least = if want.overdue || want.floor.is_some() { Fraction(0) } else { rule.gain };
             if let Some(floor) = below(rule.with(want.floor), outlook, want.start) {
-                return Some(Objection::Floor { job: want.job, expected: outlook.joins.expected, floor });
+                let (expected, unsure) =
+                    (outlook.joins.expected, outlook.seen_beside && want.floor.is_none());
+                return Some(Objection::Floor { job: want.job, expected, floor, unsure });
             }
             if let Some(objection) = slowed_down(beside, outlook, want, rule) {
                 return Some(objection);
@@ -193,7 +195,8 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, want: &Want, rule: Progre
         pace.expected < rule.dip() && !is_brief(beside, neighbour, outlook, want)
     });
     if let Some((neighbour, Pace { expected, .. }, rule)) = below.min_by_key(|(_, pace, _)| pace.expected) {
-        return Some(Objection::Floor { job: neighbour.job, expected, floor: rule.dip() });
+        let unsure = outlook.seen_beside && neighbour.floor.is_none();
+        return Some(Objection::Floor { job: neighbour.job, expected, floor: rule.dip(), unsure });
     }
     let after = |neighbour: &Neighbour, now| beside.pace_among(neighbour, &outlook.there).unwrap_or(now);
     there().filter(|(neighbour, pace, _)| !beside.is_held_elsewhere(neighbour, *pace)).find_map(
@@ -216,7 +219,8 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, want: &Want, rule: Progre
             if beside.course(neighbour).is_some_and(costs_little) {
                 return None;
             }
-            (whole < least).then_some(Objection::WholeRun { job: neighbour.job, whole, least })
+            let unsure = outlook.seen_beside && neighbour.floor.is_none();
+            (whole < least).then_some(Objection::WholeRun { job: neighbour.job, whole, least, unsure })
         },
     )
 }
