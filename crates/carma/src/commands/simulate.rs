@@ -6,10 +6,11 @@ use super::trace::{catalogue_of, keep_apart};
 use crate::cli::SimulateArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Column, Screen, blocks, clean, print, print_json, shell_line, spared_line, wrap};
+use carma_core::model::SharingMode;
 use carma_core::policy::{Order, Policy, RecoveryMethod, presets};
 use carma_hardware::GpuTypes;
 use carma_sim::event::baselines::{self, Baseline};
-use carma_sim::event::knowledge::{Knowledge, RunTimesKnown, TasksKnown};
+use carma_sim::event::knowledge::{Knowledge, RunTimesKnown, TasksKnown, without_forecast};
 use carma_sim::event::outcome::RunResult;
 use carma_sim::event::sweep::{self, SetError};
 use carma_sim::event::{Cluster, Setup, simulate_all};
@@ -19,10 +20,14 @@ use carma_sim::report::json::{Detail, Normalised, PolicyRow, SimulateReply};
 use carma_sim::report::seeds::{self, Interval};
 use carma_sim::trace::{TOLD_AS_MEASURED, Trace, TraceError, WorkJob, Workload, read};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
+
+/// How many names of tasks a note lists.
+const LISTED: usize = 5;
 
 /// Runs the verb.
 pub(crate) fn run(args: &SimulateArgs) -> Outcome {
@@ -44,6 +49,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
     if args.undeclared {
         notes.retain(|note| !note.starts_with(TOLD_AS_MEASURED));
     }
+    notes.extend(unforecast(&workload, &setups));
     notes.extend(remarks(&args.trace, &workload, &cluster, &groups));
     if let Some(file) = &args.html {
         let runs: Vec<RunResult> = groups.iter().filter_map(|runs| runs.first().cloned()).collect();
@@ -238,6 +244,36 @@ fn rows(groups: &[Vec<RunResult>], detail: bool) -> Vec<PolicyRow> {
         rows.push(row);
     }
     rows
+}
+
+/// Policies that are `exclusive` for some jobs, since no forecast of memory that they go by is there: whose, and of which jobs.
+fn unforecast(workload: &Workload, groups: &[Vec<Setup>]) -> Vec<String> {
+    let mut notes = BTreeMap::new();
+    let shares = |setup: &&Setup| setup.baseline.is_none() && setup.options.sharing != SharingMode::Exclusive;
+    // A sweep has the same for each of its points.
+    for setup in groups.iter().filter_map(|setups| setups.first()).filter(shares) {
+        let Some((source, lacking)) = without_forecast(&workload.jobs, &setup.options, setup.knowledge)
+        else {
+            continue;
+        };
+        let names: BTreeSet<&str> = lacking.iter().map(|job| &*job.task.name).collect();
+        let named: Vec<&str> = names.into_iter().filter(|name| !name.is_empty()).collect();
+        let listed = named.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
+        let tasks = match named.len() {
+            0 => String::new(),
+            1 => format!(" (task {listed})"),
+            n => format!(" ({n} tasks: {listed}{})", if n > LISTED { ", ..." } else { "" }),
+        };
+        let name = &setup.options.policy.name;
+        let text = format!(
+            "{name}: there is no {} of GPU memory for {} of {} jobs{tasks}; it starts them on idle GPUs only, as exclusive does",
+            source.describe(),
+            lacking.len(),
+            workload.jobs.len()
+        );
+        notes.insert(name.clone(), text);
+    }
+    notes.into_values().collect()
 }
 
 /// What a reader should know of jobs that did not complete: where they stand in the trace, and why.
