@@ -249,6 +249,27 @@ fn a_policy_without_forecasts_of_memory_is_noted() {
 }
 
 #[test]
+fn a_replaced_gpu_model_is_named_in_the_heading() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("own.toml");
+    let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hardware/gpus/h200.toml");
+    fs::copy(built_in, &file).unwrap();
+    let file = file.to_str().unwrap();
+    let of = |model: &str| {
+        let reply = json(&["--policy", "exclusive", "--gpu-model", model]);
+        reply["cluster"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(of(file), format!("2xH200 (H200: constants of {file})"));
+    let words = example(&["--policy", "exclusive", "--gpu-model", file]);
+    let text = stdout(&carma(&words.iter().map(String::as_str).collect::<Vec<_>>()));
+    assert!(text.contains(&format!("150 jobs on 2xH200 (H200: constants of {file}), MPS")), "{text}");
+    // Of a type that the cluster does not have, nothing was replaced here.
+    let other = fs::read_to_string(file).unwrap().replace("name = \"H200\"", "name = \"A100-40GB\"");
+    fs::write(file, other).unwrap();
+    assert_eq!(of(file), "2xH200");
+}
+
+#[test]
 fn a_synthetic_trace_is_simulated_with_the_catalogue_beside_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();

@@ -35,12 +35,18 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
         let read = args.catalogue.iter().chain(&args.gpu_model).chain(&args.kace_model).chain([&args.trace]);
         keep_apart("--html", page, read.map(|file| file.as_path()))?;
     }
-    let mut types = GpuTypes::built_in();
+    let built_in = GpuTypes::built_in();
+    let mut types = built_in.clone();
+    let mut replaced: BTreeMap<Arc<str>, &Path> = BTreeMap::new();
     for file in &args.gpu_model {
-        add_file(&mut types, file).map_err(|e| Failure::usage(e.to_string()))?;
+        let name = add_file(&mut types, file).map_err(|e| Failure::usage(e.to_string()))?;
+        if built_in.iter().any(|gpu| gpu.name.eq_ignore_ascii_case(&name)) {
+            replaced.insert(name, file.as_path());
+        }
     }
     let cluster = Cluster::parse(&args.cluster, &types)
         .map_err(|e| Failure::usage(e.to_string()).hint(format!("GPU types: {}", types.names())))?;
+    let shown = described(&cluster, &replaced);
     let setups = setups(args)?;
     let (trace, workload) = load(args)?;
     let groups = play(args, &workload, &cluster, &setups)?;
@@ -58,9 +64,9 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
         }
         let text = page(&PageInput {
             origin: Origin::Simulated,
-            title: &format!("{} on {}", trace.name, cluster.spec()),
+            title: &format!("{} on {shown}", trace.name),
             trace: &trace.name,
-            cluster: cluster.spec(),
+            cluster: &shown,
             command: &command(),
             date: &now(),
             notes: &notes,
@@ -69,7 +75,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
         });
         write_page(file, &text)?;
     }
-    let mut reply = SimulateReply::new(trace.name, cluster.spec(), notes, &[], false);
+    let mut reply = SimulateReply::new(trace.name, shown, notes, &[], false);
     reply.command = Some(command());
     reply.rows = rows;
     if args.json {
@@ -78,6 +84,17 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
         print(&render(&reply, workload.jobs.len(), &Screen::stdout()))?;
     }
     Ok(0)
+}
+
+/// The cluster as written, and what of it is not as it usually is: types whose constants a file replaces.
+fn described(cluster: &Cluster, replaced: &BTreeMap<Arc<str>, &Path>) -> String {
+    let used = replaced.iter().filter(|(name, _)| cluster.has_type(name));
+    let files: Vec<String> =
+        used.map(|(name, file)| format!("{name}: constants of {}", file.display())).collect();
+    match files[..] {
+        [] => cluster.spec().to_owned(),
+        _ => format!("{} ({})", cluster.spec(), files.join(", ")),
+    }
 }
 
 /// What was typed.
