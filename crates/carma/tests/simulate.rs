@@ -249,6 +249,23 @@ fn a_policy_without_forecasts_of_memory_is_noted() {
 }
 
 #[test]
+fn options_that_baselines_do_not_heed_are_noted() {
+    let noted = |more: &[&str]| -> Vec<String> {
+        let reply = json(&[&["--policy", "gandiva,exclusive,eaco"], more].concat());
+        let notes = reply["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap().to_owned());
+        notes.filter(|note| note.contains("not apply")).collect()
+    };
+    assert_eq!(noted(&[]), [""; 0]);
+    assert_eq!(noted(&["--sweep", "window=10,30"]), ["--sweep does not apply to eaco, gandiva"]);
+    assert_eq!(
+        noted(&["--order", "magm", "--undeclared", "--recovery", "graded"]),
+        ["--order, --recovery, --undeclared do not apply to eaco, gandiva"]
+    );
+    let core = json(&["--policy", "exclusive", "--undeclared"]);
+    assert!(!core["notes"].to_string().contains("not apply"), "{}", core["notes"]);
+}
+
+#[test]
 fn a_replaced_gpu_model_is_named_in_the_heading() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("own.toml");

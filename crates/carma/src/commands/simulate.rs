@@ -55,6 +55,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
     if args.undeclared {
         notes.retain(|note| !note.starts_with(TOLD_AS_MEASURED));
     }
+    notes.extend(not_for_baselines(args, &setups));
     notes.extend(unforecast(&workload, &setups));
     notes.extend(remarks(&args.trace, &workload, &cluster, &groups));
     if let Some(file) = &args.html {
@@ -261,6 +262,25 @@ fn rows(groups: &[Vec<RunResult>], detail: bool) -> Vec<PolicyRow> {
         rows.push(row);
     }
     rows
+}
+
+/// Options that were given and change nothing of what a baseline does.
+fn not_for_baselines(args: &SimulateArgs, groups: &[Vec<Setup>]) -> Option<String> {
+    let given = [
+        ("--order", args.order.is_some()),
+        ("--recovery", args.recovery.is_some()),
+        ("--undeclared", args.undeclared),
+        ("--sweep", !args.sweep.is_empty()),
+    ];
+    let options: Vec<&str> = given.into_iter().filter_map(|(option, is)| is.then_some(option)).collect();
+    let setups = groups.iter().filter_map(|setups| setups.first());
+    let names: BTreeSet<&str> = setups.filter_map(|setup| Some(setup.baseline?.name())).collect();
+    if options.is_empty() || names.is_empty() {
+        return None;
+    }
+    let does = if options.len() == 1 { "does" } else { "do" };
+    let names: Vec<&str> = names.into_iter().collect();
+    Some(format!("{} {does} not apply to {}", options.join(", "), names.join(", ")))
 }
 
 /// Policies that are `exclusive` for some jobs, since no forecast of memory that they go by is there: whose, and of which jobs.
