@@ -529,7 +529,6 @@ fn render(reply: &SimulateReply, jobs: usize, screen: &Screen) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_core::model::SharingMode;
     use carma_core::units::Millis;
     use carma_sim::event::simulate;
     use carma_sim::trace::CatalogueTask;
