@@ -210,6 +210,83 @@ fn what_policies_are_told_of_memory_is_noted_unless_they_are_told_nothing() {
 }
 
 #[test]
+fn a_policy_without_forecasts_of_memory_is_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let (trace, tasks) = (dir.path().join("t.csv"), dir.path().join("t.tasks.csv"));
+    fs::write(&trace, "arrival_s,task\n0,a\n0,b\n1,b\n").unwrap();
+    // One task was measured, and of the other there is another estimator's answer.
+    fs::write(&tasks, "task,duration_s,measured_mib,horus_mib,smact\na,60,1000,,0.1\nb,60,,900,0.1\n")
+        .unwrap();
+    let run = ["simulate", "--trace", trace.to_str().unwrap(), "--cluster", "1xH200", "--json"];
+    let noted = |more: &[&str]| -> Vec<String> {
+        let reply: Value = serde_json::from_str(&stdout(&carma(&[&run[..], more].concat()))).unwrap();
+        let notes = reply["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap().to_owned());
+        notes.filter(|note| note.contains("idle GPUs only")).collect()
+    };
+    let all = noted(&["--policy", "exclusive,adaptive,aegis,est-magm,est-magm:horus,oracle-magm,gandiva"]);
+    let rest = "; it starts them on idle GPUs only, as exclusive does";
+    assert_eq!(
+        all,
+        [
+            format!(
+                "est-magm: there is no estimate by GPUMemNet of GPU memory for 3 of 3 jobs (2 tasks: a, b){rest}"
+            ),
+            format!(
+                "est-magm:horus: there is no estimate by Horus of GPU memory for 1 of 3 jobs (task a){rest}"
+            ),
+            format!("oracle-magm: there is no measured peak of GPU memory for 2 of 3 jobs (task b){rest}"),
+        ]
+    );
+    // What runs teach is measured, and is no estimate.
+    let undeclared = noted(&["--undeclared", "--policy", "oracle-magm,lucid,est-magm:horus"]);
+    assert!(
+        undeclared.len() == 1 && undeclared[0].contains("Horus of GPU memory for 3 of 3"),
+        "{undeclared:?}"
+    );
+    // One note, whatever is varied; none where all have GPUs alone.
+    assert_eq!(noted(&["--policy", "est-magm", "--sweep", "window=10,30"]).len(), 1);
+    assert_eq!(noted(&["--policy", "est-magm", "--sharing", "exclusive"]), [""; 0]);
+}
+
+#[test]
+fn options_that_baselines_do_not_heed_are_noted() {
+    let noted = |more: &[&str]| -> Vec<String> {
+        let reply = json(&[&["--policy", "gandiva,exclusive,eaco"], more].concat());
+        let notes = reply["notes"].as_array().unwrap().iter().map(|note| note.as_str().unwrap().to_owned());
+        notes.filter(|note| note.contains("not apply")).collect()
+    };
+    assert_eq!(noted(&[]), [""; 0]);
+    assert_eq!(noted(&["--sweep", "window=10,30"]), ["--sweep does not apply to eaco, gandiva"]);
+    assert_eq!(
+        noted(&["--order", "magm", "--undeclared", "--recovery", "graded"]),
+        ["--order, --recovery, --undeclared do not apply to eaco, gandiva"]
+    );
+    let core = json(&["--policy", "exclusive", "--undeclared"]);
+    assert!(!core["notes"].to_string().contains("not apply"), "{}", core["notes"]);
+}
+
+#[test]
+fn a_replaced_gpu_model_is_named_in_the_heading() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("own.toml");
+    let built_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hardware/gpus/h200.toml");
+    fs::copy(built_in, &file).unwrap();
+    let file = file.to_str().unwrap();
+    let of = |model: &str| {
+        let reply = json(&["--policy", "exclusive", "--gpu-model", model]);
+        reply["cluster"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(of(file), format!("2xH200 (H200: constants of {file})"));
+    let words = example(&["--policy", "exclusive", "--gpu-model", file]);
+    let text = stdout(&carma(&words.iter().map(String::as_str).collect::<Vec<_>>()));
+    assert!(text.contains(&format!("150 jobs on 2xH200 (H200: constants of {file}), MPS")), "{text}");
+    // Of a type that the cluster does not have, nothing was replaced here.
+    let other = fs::read_to_string(file).unwrap().replace("name = \"H200\"", "name = \"A100-40GB\"");
+    fs::write(file, other).unwrap();
+    assert_eq!(of(file), "2xH200");
+}
+
+#[test]
 fn a_synthetic_trace_is_simulated_with_the_catalogue_beside_it() {
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();

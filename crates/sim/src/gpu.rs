@@ -4,20 +4,23 @@ use carma_hardware::{FileError, GpuType, GpuTypes};
 use carma_interference::power::{Power, PowerLaw as _};
 use carma_interference::share::{Capacities, Demand, Mode, Scratch, Tenant, share_into};
 use std::path::Path;
+use std::sync::Arc;
 
 /// The largest file of a GPU type that is read, bytes: the built-in ones have two thousand.
 const LARGEST: u64 = 1 << 20;
 
-/// Reads a file and adds its type.
+/// Reads a file and adds its type, whose name is returned.
 ///
 /// # Errors
 /// The file can't be read, or [`GpuType::parse`] refuses it.
-pub fn add_file(types: &mut GpuTypes, path: &Path) -> Result<(), FileError> {
+pub fn add_file(types: &mut GpuTypes, path: &Path) -> Result<Arc<str>, FileError> {
     let file = path.display().to_string();
     let text = carma_files::read_text(path, LARGEST)
         .map_err(|e| FileError { file: file.clone(), why: e.why.to_string() })?;
-    types.add(GpuType::parse(&text, &file)?);
-    Ok(())
+    let gpu = GpuType::parse(&text, &file)?;
+    let name = Arc::clone(&gpu.name);
+    types.add(gpu);
+    Ok(name)
 }
 
 /// The share law with the constants of one type of GPU, or of a MIG instance of one.

@@ -6,10 +6,11 @@ use super::trace::{catalogue_of, keep_apart};
 use crate::cli::SimulateArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Column, Screen, blocks, clean, print, print_json, shell_line, spared_line, wrap};
+use carma_core::model::SharingMode;
 use carma_core::policy::{Order, Policy, RecoveryMethod, presets};
 use carma_hardware::GpuTypes;
 use carma_sim::event::baselines::{self, Baseline};
-use carma_sim::event::knowledge::{Knowledge, RunTimesKnown, TasksKnown};
+use carma_sim::event::knowledge::{Knowledge, RunTimesKnown, TasksKnown, without_forecast};
 use carma_sim::event::outcome::RunResult;
 use carma_sim::event::sweep::{self, SetError};
 use carma_sim::event::{Cluster, Setup, simulate_all};
@@ -19,10 +20,14 @@ use carma_sim::report::json::{Detail, Normalised, PolicyRow, SimulateReply};
 use carma_sim::report::seeds::{self, Interval};
 use carma_sim::trace::{TOLD_AS_MEASURED, Trace, TraceError, WorkJob, Workload, read};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
+
+/// How many names of tasks a note lists.
+const LISTED: usize = 5;
 
 /// Runs the verb.
 pub(crate) fn run(args: &SimulateArgs) -> Outcome {
@@ -30,12 +35,18 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
         let read = args.catalogue.iter().chain(&args.gpu_model).chain(&args.kace_model).chain([&args.trace]);
         keep_apart("--html", page, read.map(|file| file.as_path()))?;
     }
-    let mut types = GpuTypes::built_in();
+    let built_in = GpuTypes::built_in();
+    let mut types = built_in.clone();
+    let mut replaced: BTreeMap<Arc<str>, &Path> = BTreeMap::new();
     for file in &args.gpu_model {
-        add_file(&mut types, file).map_err(|e| Failure::usage(e.to_string()))?;
+        let name = add_file(&mut types, file).map_err(|e| Failure::usage(e.to_string()))?;
+        if built_in.iter().any(|gpu| gpu.name.eq_ignore_ascii_case(&name)) {
+            replaced.insert(name, file.as_path());
+        }
     }
     let cluster = Cluster::parse(&args.cluster, &types)
         .map_err(|e| Failure::usage(e.to_string()).hint(format!("GPU types: {}", types.names())))?;
+    let shown = described(&cluster, &replaced);
     let setups = setups(args)?;
     let (trace, workload) = load(args)?;
     let groups = play(args, &workload, &cluster, &setups)?;
@@ -44,6 +55,8 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
     if args.undeclared {
         notes.retain(|note| !note.starts_with(TOLD_AS_MEASURED));
     }
+    notes.extend(not_for_baselines(args, &setups));
+    notes.extend(unforecast(&workload, &setups));
     notes.extend(remarks(&args.trace, &workload, &cluster, &groups));
     if let Some(file) = &args.html {
         let runs: Vec<RunResult> = groups.iter().filter_map(|runs| runs.first().cloned()).collect();
@@ -52,9 +65,9 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
         }
         let text = page(&PageInput {
             origin: Origin::Simulated,
-            title: &format!("{} on {}", trace.name, cluster.spec()),
+            title: &format!("{} on {shown}", trace.name),
             trace: &trace.name,
-            cluster: cluster.spec(),
+            cluster: &shown,
             command: &command(),
             date: &now(),
             notes: &notes,
@@ -63,7 +76,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
         });
         write_page(file, &text)?;
     }
-    let mut reply = SimulateReply::new(trace.name, cluster.spec(), notes, &[], false);
+    let mut reply = SimulateReply::new(trace.name, shown, notes, &[], false);
     reply.command = Some(command());
     reply.rows = rows;
     if args.json {
@@ -72,6 +85,17 @@ pub(crate) fn run(args: &SimulateArgs) -> Outcome {
         print(&render(&reply, workload.jobs.len(), &Screen::stdout()))?;
     }
     Ok(0)
+}
+
+/// The cluster as written, and what of it is not as it usually is: types whose constants a file replaces.
+fn described(cluster: &Cluster, replaced: &BTreeMap<Arc<str>, &Path>) -> String {
+    let used = replaced.iter().filter(|(name, _)| cluster.has_type(name));
+    let files: Vec<String> =
+        used.map(|(name, file)| format!("{name}: constants of {}", file.display())).collect();
+    match files[..] {
+        [] => cluster.spec().to_owned(),
+        _ => format!("{} ({})", cluster.spec(), files.join(", ")),
+    }
 }
 
 /// What was typed.
@@ -238,6 +262,55 @@ fn rows(groups: &[Vec<RunResult>], detail: bool) -> Vec<PolicyRow> {
         rows.push(row);
     }
     rows
+}
+
+/// Options that were given and change nothing of what a baseline does.
+fn not_for_baselines(args: &SimulateArgs, groups: &[Vec<Setup>]) -> Option<String> {
+    let given = [
+        ("--order", args.order.is_some()),
+        ("--recovery", args.recovery.is_some()),
+        ("--undeclared", args.undeclared),
+        ("--sweep", !args.sweep.is_empty()),
+    ];
+    let options: Vec<&str> = given.into_iter().filter_map(|(option, is)| is.then_some(option)).collect();
+    let setups = groups.iter().filter_map(|setups| setups.first());
+    let names: BTreeSet<&str> = setups.filter_map(|setup| Some(setup.baseline?.name())).collect();
+    if options.is_empty() || names.is_empty() {
+        return None;
+    }
+    let does = if options.len() == 1 { "does" } else { "do" };
+    let names: Vec<&str> = names.into_iter().collect();
+    Some(format!("{} {does} not apply to {}", options.join(", "), names.join(", ")))
+}
+
+/// Policies that are `exclusive` for some jobs, since no forecast of memory that they go by is there: whose, and of which jobs.
+fn unforecast(workload: &Workload, groups: &[Vec<Setup>]) -> Vec<String> {
+    let mut notes = BTreeMap::new();
+    let shares = |setup: &&Setup| setup.baseline.is_none() && setup.options.sharing != SharingMode::Exclusive;
+    // A sweep has the same for each of its points.
+    for setup in groups.iter().filter_map(|setups| setups.first()).filter(shares) {
+        let Some((source, lacking)) = without_forecast(&workload.jobs, &setup.options, setup.knowledge)
+        else {
+            continue;
+        };
+        let names: BTreeSet<&str> = lacking.iter().map(|job| &*job.task.name).collect();
+        let named: Vec<&str> = names.into_iter().filter(|name| !name.is_empty()).collect();
+        let listed = named.iter().take(LISTED).copied().collect::<Vec<_>>().join(", ");
+        let tasks = match named.len() {
+            0 => String::new(),
+            1 => format!(" (task {listed})"),
+            n => format!(" ({n} tasks: {listed}{})", if n > LISTED { ", ..." } else { "" }),
+        };
+        let name = &setup.options.policy.name;
+        let text = format!(
+            "{name}: there is no {} of GPU memory for {} of {} jobs{tasks}; it starts them on idle GPUs only, as exclusive does",
+            source.describe(),
+            lacking.len(),
+            workload.jobs.len()
+        );
+        notes.insert(name.clone(), text);
+    }
+    notes.into_values().collect()
 }
 
 /// What a reader should know of jobs that did not complete: where they stand in the trace, and why.
@@ -456,7 +529,6 @@ fn render(reply: &SimulateReply, jobs: usize, screen: &Screen) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use carma_core::model::SharingMode;
     use carma_core::units::Millis;
     use carma_sim::event::simulate;
     use carma_sim::trace::CatalogueTask;

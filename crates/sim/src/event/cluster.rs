@@ -90,6 +90,13 @@ impl Cluster {
         &self.spec
     }
 
+    /// Whether some of its GPUs are of this type, or instances of it.
+    #[must_use]
+    pub fn has_type(&self, name: &str) -> bool {
+        let whole = |device: &Device| device.gpu.name.split('/').next() == Some(name);
+        self.devices.iter().any(whole)
+    }
+
     /// Number of GPUs (or MIG instances).
     #[must_use]
     pub fn len(&self) -> usize {

@@ -4,7 +4,7 @@
 
 use crate::trace::{CatalogueTask, WorkJob};
 use carma_core::model::{Basis, Computed, Estimator, Forecasts, RunTime, RunsOf};
-use carma_core::policy::Options;
+use carma_core::policy::{ForecastSource, MemoryScreen, Options};
 use carma_core::units::{Fraction, MiB};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,6 +53,27 @@ pub struct Errors {
     pub memory: f64,
     /// Which coins are tossed.
     pub seed: u64,
+}
+
+/// Whose forecast of GPU memory a policy goes by, and the jobs that get none at any time. It starts those on idle GPUs only, as `exclusive` does
+/// every job. `None`: it gets one for every job, or does without.
+#[must_use]
+pub fn without_forecast<'a>(
+    jobs: &'a [WorkJob],
+    options: &Options,
+    knowledge: Knowledge,
+) -> Option<(ForecastSource, Vec<&'a WorkJob>)> {
+    let MemoryScreen::Forecast { source, .. } = options.policy.memory else { return None };
+    let known = Known::new(knowledge);
+    // What was measured of earlier jobs is a forecast, too.
+    let is_learned = known.learns_tasks()
+        && matches!(source, ForecastSource::Best | ForecastSource::By(Estimator::Measured));
+    if options.policy.blind || is_learned {
+        return None;
+    }
+    let lacks = |job: &&WorkJob| source.pick(&known.forecasts(0, &job.task, options)).is_none();
+    let jobs: Vec<&WorkJob> = jobs.iter().filter(lacks).collect();
+    (!jobs.is_empty()).then_some((source, jobs))
 }
 
 /// A coin, the same for the same number.

@@ -9,7 +9,8 @@
 //!    most [`BUSY`] and their memory fits. Then GPUs without jobs, in the order of their index.
 //!  - The first epochs are [`WATCH`] after all of the GPU's jobs work. No other job joins them meanwhile.
 //!  - A deadline is [`ALLOWED`] times the run time alone, in time on GPUs: waiting and loading
-//!    again do not count against it. Its expected end is the end at its present rate.
+//!    again do not count against it. Its expected end is the end at its present rate, as if its neighbours
+//!    stayed: a newcomer is taken off also where it would soon be over and cost no deadline.
 //!  - When a job that its neighbours slow down would end after its deadline, the job that came last is
 //!    taken off and goes on later where it was. History is the sets of tasks of which that was so: they are
 //!    not put together again. Nothing is foretold of other sets, not even of larger ones.

@@ -7,12 +7,14 @@
 //! was, and the same tasks are not packed together again. It then tries the next least utilised GPU.
 //!
 //! Our reading:
-//!  - What does not fit waits in the order of arrival, and any that can start does (the paper would
-//!    time-slice instead; jobs that are not packed lose nothing by waiting, in the mean).
+//!  - What does not fit waits in the order of arrival, and any that can start does.
 //!  - Rates are read [`PROFILE`] after all of the GPU's jobs work: the paper's quantum of time slicing.
 //!  - A third job on a GPU is judged by the same test, against the set of all tasks there.
 //!  - Utilisation is that of the jobs alone, summed. One packing is tried on a GPU at a time.
-//!  - Left out: migration to better places, and growing onto idle GPUs.
+//!  - Left out: time slicing by suspension and resumption. In the paper jobs that do not fit together take turns of
+//!    about a minute; here the later ones wait, so that where nothing fits together this is exclusive. In the mean
+//!    that costs nothing where jobs are about equally long, and much where short ones wait for a long one.
+//!  - Left out, too: migration to better places, and growing onto idle GPUs.
 
 use super::desk::{Desk, LOOKAHEAD};
 use crate::event::scheduler::{Decision, Fate, Left, Scheduler};
