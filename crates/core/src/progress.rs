@@ -187,6 +187,11 @@ impl Outlook {
         self.paces.get(at).copied()
     }
 
+    /// Whether more than the usual floor is asked of a job of this company, which may have a lower floor of its own.
+    pub(crate) const fn asks_more_of(&self, own_floor: Option<Fraction>) -> bool {
+        self.seen_beside && own_floor.is_none()
+    }
+
     /// Whether there is a pace for each class that is there.
     pub(crate) fn has_paces(&self) -> bool {
         self.paces.len() == self.there.classes.len()

@@ -1019,8 +1019,8 @@ impl outlook::Alone for KnownAlone<'_> {
         self.profiles.get(&(command, gpu.to_owned())).cloned()
     }
 
-    fn assumed(&self, command: u64, gpu: &str) -> Option<Profile> {
-        self.assumed.get(&(command, gpu.to_owned())).cloned()
+    fn assumed(&self, command: u64, gpu: &str) -> Option<&Profile> {
+        self.assumed.get(&(command, gpu.to_owned()))
     }
 }
 

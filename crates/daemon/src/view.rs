@@ -124,7 +124,7 @@ fn strangers_row(mut row: JobView) -> JobView {
     *name = HIDDEN.to_owned();
     *host_memory_peak_mib = None;
     (*max_latency_ms, *latency_alone_ms) = (None, None);
-    // On how few commands a forecast rests is nobody else's to know.
+    // On how few commands a forecast rests is private to the job's user.
     if let Some(run_time) = run_time {
         run_time.guess = false;
     }

@@ -35,7 +35,7 @@ pub trait Alone {
     /// What it does. Its class says with which tasks it learns.
     fn profile(&self, command: u64, gpu: &str) -> Option<Profile>;
     /// What it is assumed to do where that is not known ([`crate::assumed`]). `None`: it was never seen at work.
-    fn assumed(&self, _command: u64, _gpu: &str) -> Option<Profile> {
+    fn assumed(&self, _command: u64, _gpu: &str) -> Option<&Profile> {
         None
     }
 }
@@ -59,7 +59,7 @@ fn known(classes: &[Class], gpu: &str, alone: &impl Alone) -> Option<Vec<(Profil
 fn assumed(classes: &[Class], gpu: &str, alone: &impl Alone) -> Vec<(Profile, Option<f64>)> {
     let profile = |class: &Class| {
         let known = alone.profile(class.command, gpu);
-        known.or_else(|| alone.assumed(class.command, gpu)).unwrap_or_else(typical)
+        known.or_else(|| alone.assumed(class.command, gpu).cloned()).unwrap_or_else(typical)
     };
     classes.iter().map(|class| (profile(class), class.threads.map(f64::from))).collect()
 }
@@ -509,7 +509,8 @@ pub fn assume_either(
     let with = assume(model, all, seen, going, alone);
     follows.retain(|command, profile| {
         let Some(with) = with.get(command) else { return false };
-        let before = alone.assumed(*command, there.gpu).unwrap_or_else(typical).metrics;
+        let before =
+            alone.assumed(*command, there.gpu).map_or_else(|| typical().metrics, |profile| profile.metrics);
         let middle = between(&before, &profile.metrics, &with.metrics);
         profile.metrics = middle;
         middle != before

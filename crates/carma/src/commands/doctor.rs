@@ -1,7 +1,7 @@
 //! `carma doctor`: what carma needs on this machine, as far as a client can see.
 
-use super::Context;
 use super::queue::named_gpus;
+use super::{Context, now_ms};
 use crate::cli::DoctorArgs;
 use carma_api::Client;
 use carma_api::wire::{ContextProbe, DoneReply, GpuView, GpusReply, StatusReply};
@@ -17,7 +17,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// NVML may hang on a broken GPU, which is what a doctor must be able to say.
 const NVML_DEADLINE: Duration = Duration::from_secs(10);
@@ -158,11 +158,6 @@ fn socket(path: &Path) -> Option<Finding> {
     }
     let mode = meta.permissions().mode() & 0o777;
     Some(Finding::ok(ABOUT, format!("socket {shown}, mode {mode:03o}, owner uid {}", meta.uid())))
-}
-
-fn now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Whether the daemon's time is the machine's, both in ms since 1970; says nothing where it is.

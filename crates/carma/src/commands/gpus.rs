@@ -2,7 +2,7 @@
 
 use super::queue::named_gpus;
 use super::usage::{Unit, counted, metered};
-use super::{Context, unwritten};
+use super::{Context, now_ms, unwritten};
 use crate::cli::GpusArgs;
 use carma_api::ClientError;
 use carma_api::wire::{ForeignView, GpuView, GpusReply, TenantView};
@@ -13,7 +13,7 @@ use carma_core::units::{MiB, Millis};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// A reading older than this many milliseconds is pointed out.
 const OLD_MS: u64 = 5_000;
@@ -75,11 +75,6 @@ fn comes_back(error: &ClientError) -> bool {
         ClientError::NoDaemon { .. } | ClientError::Silent { .. } | ClientError::Broken { .. } => true,
         ClientError::Refused { status, .. } => *status == 503,
     }
-}
-
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A text over what the terminal shows, cut where that would scroll.

@@ -55,6 +55,7 @@ use carma_cli::{Screen, clean, print, print_json, time_of_day, wrap};
 use carma_core::units::Millis;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What every verb may need.
 pub(crate) struct Context {
@@ -105,6 +106,12 @@ fn unmeasured(error: carma_measure::Error) -> Failure {
         carma_measure::FailureKind::Failed => failure::GENERAL,
     };
     Failure { code, message: Some(error.message), hint: error.hint }
+}
+
+/// Time by this machine's clock, ms since 1970.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Runs the verb and returns its exit code.

@@ -15,6 +15,7 @@ use carma_core::policy::Progress;
 use carma_core::slowdown::{Class, MOST_QUESTIONS, Outlook, Pace, questions};
 use carma_core::units::{Fraction, Millis};
 use carma_core::{Input, State};
+use carma_interference::assumed::Guess;
 use carma_interference::kace::trained::Trained;
 use carma_interference::online::SlowdownModel;
 use carma_interference::outlook::{self, Answered, Models, News, SETTLING, Together};
@@ -285,8 +286,8 @@ impl outlook::Alone for FromTrace<'_> {
         job.map(|job| profile(&job.task, command))
     }
 
-    fn assumed(&self, command: u64, _: &str) -> Option<Profile> {
-        self.guesses.get(&command).map(|guess| guess.profile().clone())
+    fn assumed(&self, command: u64, _: &str) -> Option<&Profile> {
+        self.guesses.get(&command).map(Guess::profile)
     }
 }
 

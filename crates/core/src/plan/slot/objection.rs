@@ -53,8 +53,7 @@ impl Slot<'_> {
             // One that waits for too long already is not there for the gain.
             let least = if want.overdue || want.floor.is_some() { Fraction(0) } else { rule.gain };
             if let Some(floor) = below(rule.with(want.floor), outlook, want.start) {
-                let (expected, unsure) =
-                    (outlook.joins.expected, outlook.seen_beside && want.floor.is_none());
+                let (expected, unsure) = (outlook.joins.expected, outlook.asks_more_of(want.floor));
                 return Some(Objection::Floor { job: want.job, expected, floor, unsure });
             }
             if let Some(objection) = slowed_down(beside, outlook, want, rule) {
@@ -195,7 +194,7 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, want: &Want, rule: Progre
         pace.expected < rule.dip() && !is_brief(beside, neighbour, outlook, want)
     });
     if let Some((neighbour, Pace { expected, .. }, rule)) = below.min_by_key(|(_, pace, _)| pace.expected) {
-        let unsure = outlook.seen_beside && neighbour.floor.is_none();
+        let unsure = outlook.asks_more_of(neighbour.floor);
         return Some(Objection::Floor { job: neighbour.job, expected, floor: rule.dip(), unsure });
     }
     let after = |neighbour: &Neighbour, now| beside.pace_among(neighbour, &outlook.there).unwrap_or(now);
@@ -219,7 +218,7 @@ fn slowed_down(beside: &Beside<'_>, outlook: &Outlook, want: &Want, rule: Progre
             if beside.course(neighbour).is_some_and(costs_little) {
                 return None;
             }
-            let unsure = outlook.seen_beside && neighbour.floor.is_none();
+            let unsure = outlook.asks_more_of(neighbour.floor);
             (whole < least).then_some(Objection::WholeRun { job: neighbour.job, whole, least, unsure })
         },
     )
