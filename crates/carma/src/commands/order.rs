@@ -12,6 +12,8 @@ use carma_cli::failure::{Failure, Outcome};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// What an order is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,15 +45,30 @@ const OF_SEVERAL: [&str; 3] = ["cancel", "hold", "release"];
 /// HTTP status of an address that the daemon does not know: it is older.
 const NO_SUCH_ADDRESS: u16 = 404;
 
+/// HTTP status of a daemon that is busy.
+const BUSY: u16 = 503;
+
+/// How long a busy daemon is asked again.
+const BUSY_FOR: Duration = Duration::from_secs(10);
+/// Between two such requests.
+const RETRY: Duration = Duration::from_millis(250);
+
 /// What came of an order.
 type Done = Result<String, ClientError>;
+
+/// What came of an order for those that got it, and what kept it from the others.
+struct Given {
+    done: Vec<(u64, Done)>,
+    ended: Option<Failure>,
+}
 
 /// Gives an order for each target, and says what came of it in the order in which they were named.
 pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order: &str) -> Outcome {
     let mut client = context.client()?;
     let named = IdRange::all(ranges);
     let mut ids = named.clone();
-    if target == Target::Jobs && ids.len() > 1 {
+    // Jobs that are released stand in the queue by when they were: the first that is named first.
+    if target == Target::Jobs && ids.len() > 1 && order != "release" {
         match client.get::<JobsReply>("/v1/jobs") {
             // In the order of the queue, as the daemon tells it.
             Ok(live) => {
@@ -63,61 +80,78 @@ pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order:
             Err(e) => return Err(e.into()),
         }
     }
-    let done = give_all(&mut client, target, ids, order);
-    each(in_order(&named, done), |done| done)
+    let Given { done, ended } = give_all(&mut client, target, ids, order);
+    let mut told = Told::default();
+    in_order(&named, done).for_each(|done| told.add(done));
+    told.end(ended)
 }
 
 /// Gives an order for each in turn, with as few requests as the daemon lets it be. What came of it, as far as it got.
-fn give_all(client: &mut Client, target: Target, ids: Vec<u64>, order: &str) -> Vec<(u64, Done)> {
+fn give_all(client: &mut Client, target: Target, ids: Vec<u64>, order: &str) -> Given {
     let mut several = target == Target::Jobs && ids.len() > 1 && OF_SEVERAL.contains(&order);
-    let (mut left, mut all) = (VecDeque::from(ids), Vec::new());
+    let (mut left, mut done) = (VecDeque::from(ids), Vec::new());
     while let Some(next) = left.front().copied() {
-        if !several {
-            left.pop_front();
-            let done = ask(client, target, next, order);
-            let goes_on = !is_broken(&done);
-            all.push((next, done));
-            if goes_on { continue } else { break }
-        }
-        let ids = left.iter().copied().take(MOST_AT_ONCE as usize).collect();
-        match client.post::<OrdersReply>(&format!("/v1/orders/{order}"), &OrdersRequest { ids }) {
-            Ok(reply) => {
+        let answer = if several {
+            let ids = left.iter().copied().take(MOST_AT_ONCE as usize).collect();
+            ask_of_several(client, order, &OrdersRequest { ids })
+        } else {
+            match ask(client, target, next, order) {
+                Err(broken) if !matches!(broken, ClientError::Refused { .. }) => Err(broken),
+                answer => Ok(vec![(next, answer)]),
+            }
+        };
+        match answer {
+            Ok(outcomes) => {
                 // An answer without any would be asked for again and again.
-                left.drain(..reply.outcomes.len().clamp(1, left.len()));
-                all.extend(reply.outcomes.into_iter().map(|outcome| (outcome.id, done(outcome))));
+                left.drain(..outcomes.len().clamp(1, left.len()));
+                done.extend(outcomes);
             }
             Err(ClientError::Refused { status: NO_SUCH_ADDRESS, .. }) => several = false,
-            Err(ClientError::Refused { status, code, message }) => {
-                let message = match left.len() {
-                    1 => message,
-                    jobs => format!("{message}; {jobs} jobs did not get the order"),
-                };
-                all.push((next, Err(ClientError::Refused { status, code, message })));
-                break;
-            }
-            Err(broken) => {
-                all.push((next, Err(broken)));
-                break;
+            Err(error) => {
+                // What became of the others where the answer was lost is not known.
+                let how =
+                    if matches!(error, ClientError::Refused { .. }) { "did not get" } else { "may not have" };
+                let failure = Failure::from(error);
+                let message = failure.message.map(|text| match left.len() {
+                    1 => text,
+                    jobs => format!("{text}; {jobs} {}s {how} the order", target.word()),
+                });
+                return Given { done, ended: Some(Failure { message, ..failure }) };
             }
         }
     }
-    all
+    Given { done, ended: None }
 }
 
-/// Whether the others cannot be given either.
-const fn is_broken(done: &Done) -> bool {
-    !matches!(done, Ok(_) | Err(ClientError::Refused { .. }))
+/// Gives an order to as many of these jobs as the daemon has time for; again while it has no turn for it.
+fn ask_of_several(
+    client: &mut Client,
+    order: &str,
+    request: &OrdersRequest,
+) -> Result<Vec<(u64, Done)>, ClientError> {
+    let since = Instant::now();
+    loop {
+        match client.post::<OrdersReply>(&format!("/v1/orders/{order}"), request) {
+            Err(ClientError::Refused { status: BUSY, .. }) if since.elapsed() < BUSY_FOR => {
+                thread::sleep(RETRY)
+            }
+            answer => {
+                let outcomes = answer?.outcomes.into_iter();
+                return Ok(outcomes.map(|outcome| (outcome.id, of_job(outcome))).collect());
+            }
+        }
+    }
 }
 
-/// What came of it in the order in which the targets were named; last, what kept the others from getting it.
+/// What came of it in the order in which the targets were named.
 fn in_order(named: &[u64], mut done: Vec<(u64, Done)>) -> impl Iterator<Item = Done> {
     let places: BTreeMap<u64, usize> = named.iter().enumerate().map(|(place, id)| (*id, place)).collect();
-    done.sort_by_key(|(id, done)| (is_broken(done), places.get(id).copied()));
+    done.sort_by_key(|(id, _)| places.get(id).copied());
     done.into_iter().map(|(_, done)| done)
 }
 
 /// What came of an order for one of several jobs.
-fn done(outcome: OrderOutcome) -> Done {
+fn of_job(outcome: OrderOutcome) -> Done {
     let OrderOutcome { id, text, refused } = outcome;
     match refused {
         None => Ok(line(Target::Jobs, id, &text)),
@@ -138,32 +172,50 @@ fn waiting_first(ids: Vec<u64>, waiting: impl Iterator<Item = u64>) -> Vec<u64> 
 /// Refusals that are told one by one: of a range that is larger than what there is, many are the same.
 const TOLD: usize = 20;
 
-/// Does something for each and says what was done, and then what was refused. Neither a refusal nor a closed standard output stops the others; the exit
-/// code is that of the first refusal.
+/// What was done, said at once, and what was refused, said at the end: so that what is left to do is not above a screen of what was done.
+#[derive(Default)]
+struct Told {
+    printed: Printed,
+    refused: Vec<Failure>,
+}
+
+impl Told {
+    fn add(&mut self, done: Done) {
+        match done {
+            Ok(done) => self.printed.add(|| writeln!(io::stdout().lock(), "{done}")),
+            Err(refusal) => self.refused.push(refusal.into()),
+        }
+    }
+
+    /// `ended`: what kept the others from it, said last. It gives the exit code, and else the first refusal.
+    fn end(self, ended: Option<Failure>) -> Outcome {
+        let Self { printed, refused } = self;
+        refused.iter().take(TOLD).for_each(Failure::tell);
+        if refused.len() > TOLD {
+            Failure::new(format!("{} more were refused", refused.len() - TOLD)).tell();
+        }
+        match ended {
+            Some(ended) => Err(ended),
+            None => Ok(printed.end(refused.first().map_or(0, |first| first.code))),
+        }
+    }
+}
+
+/// Does something for each and says what was done, and then what was refused. Neither a refusal nor a closed standard output stops the others.
 pub(crate) fn each<T>(
     all: impl IntoIterator<Item = T>,
     mut one: impl FnMut(T) -> Result<String, ClientError>,
 ) -> Outcome {
-    let (mut refused, mut printed, mut broken) = (Vec::new(), Printed::default(), None);
+    let mut told = Told::default();
     for item in all {
         match one(item) {
-            Ok(done) => printed.add(|| writeln!(io::stdout().lock(), "{done}")),
-            Err(refusal @ ClientError::Refused { .. }) => refused.push(Failure::from(refusal)),
-            Err(other) => {
-                broken = Some(other);
-                break;
+            Err(broken) if !matches!(broken, ClientError::Refused { .. }) => {
+                return told.end(Some(broken.into()));
             }
+            done => told.add(done),
         }
     }
-    // Last, so that what is left to do is not above a screen of what was done.
-    refused.iter().take(TOLD).for_each(Failure::tell);
-    if refused.len() > TOLD {
-        Failure::new(format!("{} more were refused", refused.len() - TOLD)).tell();
-    }
-    match broken {
-        Some(broken) => Err(broken.into()),
-        None => Ok(printed.end(refused.first().map_or(0, |first| first.code))),
-    }
+    told.end(None)
 }
 
 /// Gives one order; returns what was done.
@@ -197,19 +249,14 @@ mod tests {
     fn what_came_of_it_is_told_as_it_was_asked() {
         let done = |id: u64| (id, Ok(format!("job {id} is held")));
         let refused = ClientError::Refused { status: 404, code: "x".into(), message: "no".into() };
-        let broken = ClientError::Broken { socket: "/s".into(), why: "x".into() };
-        let all = vec![done(9), done(7), (8, Err(refused)), (5, Err(broken))];
-        let told: Vec<Done> = in_order(&[5, 7, 8, 9], all).collect();
-        let told: Vec<String> = told.into_iter().map(|done| done.unwrap_or_else(|e| e.to_string())).collect();
-        assert_eq!(told[..3], ["job 7 is held", "no", "job 9 is held"]);
-        assert!(told[3].contains("broke off"), "{}", told[3]);
+        let all = vec![done(9), done(7), (8, Err(refused))];
+        let told: Vec<String> =
+            in_order(&[5, 7, 8, 9], all).map(|done| done.unwrap_or_else(|e| e.to_string())).collect();
+        assert_eq!(told, ["job 7 is held", "no", "job 9 is held"]);
     }
 
     /// Answers of a daemon, one a request, in turn; and what it was asked.
-    fn asked(
-        answers: &'static [(&'static str, &'static str)],
-        ids: &[u64],
-    ) -> (Vec<String>, Vec<(u64, Done)>) {
+    fn asked(answers: &'static [(&'static str, &'static str)], ids: &[u64]) -> (Vec<String>, Given) {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         let listener = UnixListener::bind(&socket).unwrap();
@@ -239,15 +286,16 @@ mod tests {
             asked
         });
         let mut client = Client::connect(&socket).unwrap();
-        let done = give_all(&mut client, Target::Jobs, ids.to_vec(), "hold");
+        let given = give_all(&mut client, Target::Jobs, ids.to_vec(), "hold");
         drop(client);
-        (daemon.join().unwrap(), done)
+        (daemon.join().unwrap(), given)
     }
 
-    fn texts(done: Vec<(u64, Done)>) -> Vec<String> {
-        done.into_iter()
-            .map(|(id, done)| format!("{id}: {}", done.unwrap_or_else(|e| e.to_string())))
-            .collect()
+    /// What came of it, and last what kept it from the others.
+    fn texts(Given { done, ended }: Given) -> Vec<String> {
+        let done =
+            done.into_iter().map(|(id, done)| format!("{id}: {}", done.unwrap_or_else(|e| e.to_string())));
+        done.chain(ended.and_then(|failure| failure.message)).collect()
     }
 
     #[test]
@@ -258,15 +306,17 @@ mod tests {
                 r#"{"version":1,"outcomes":[{"id":3,"text":"job 3 is held"},
                     {"id":1,"text":"no","refused":{"status":404,"code":"not_found"}}]}"#,
             ),
+            ("503 X", r#"{"version":1,"code":"busy","error":"16 requests of yours are worked on"}"#),
             ("200 OK", r#"{"version":1,"outcomes":[{"id":2,"text":"job 2 is held"}]}"#),
             ("507 X", r#"{"version":1,"code":"internal","error":"the disk is full"}"#),
         ];
-        let (asked, done) = asked(answers, &[3, 1, 2, 5, 4]);
+        let (asked, given) = asked(answers, &[3, 1, 2, 5, 4]);
         let path = "/v1/orders/hold";
-        let lists = ["[3,1,2,5,4]", "[2,5,4]", "[5,4]"].map(|ids| format!("{path} {{\"ids\":{ids}}}"));
+        let lists =
+            ["[3,1,2,5,4]", "[2,5,4]", "[2,5,4]", "[5,4]"].map(|ids| format!("{path} {{\"ids\":{ids}}}"));
         assert_eq!(asked, lists);
-        let refused = "5: the disk is full; 2 jobs did not get the order";
-        assert_eq!(texts(done), ["3: job 3 is held", "1: no", "2: job 2 is held", refused]);
+        let ended = "the disk is full; 2 jobs did not get the order";
+        assert_eq!(texts(given), ["3: job 3 is held", "1: no", "2: job 2 is held", ended]);
     }
 
     #[test]
@@ -276,9 +326,9 @@ mod tests {
             ("200 OK", r#"{"version":1,"id":2,"text":"job 2 is held"}"#),
             ("409 X", r#"{"version":1,"code":"conflict","error":"no"}"#),
         ];
-        let (asked, done) = asked(answers, &[2, 1]);
+        let (asked, given) = asked(answers, &[2, 1]);
         assert_eq!(asked[1..], ["/v1/jobs/2/hold {}", "/v1/jobs/1/hold {}"]);
-        assert_eq!(texts(done), ["2: job 2 is held", "1: no"]);
+        assert_eq!(texts(given), ["2: job 2 is held", "1: no"]);
     }
 
     #[test]

@@ -240,7 +240,13 @@ pub(crate) fn send(
         let failure = Failure::from(error);
         if broken {
             // Sending it again might run it twice, which is for the user to decide.
-            failure.hint("the job may have been accepted: look at `carma queue` before you submit it again")
+            failure.hint(match copies {
+                1 => "the job may have been accepted: look at `carma queue` before you submit it again".to_owned(),
+                _ => format!(
+                    "up to {} further copies may have been accepted: they have higher numbers than those above in `carma queue`",
+                    copies.min(MOST_AT_ONCE as usize)
+                ),
+            })
         } else {
             failure
         }

@@ -248,6 +248,16 @@ fn many_jobs_are_submitted_and_cancelled_in_order_and_none_starts_meanwhile() {
 }
 
 #[test]
+fn released_jobs_stand_in_the_queue_in_the_order_of_their_numbers() {
+    let daemon = Setup::new(ONE).start();
+    daemon.carma(&["drain", "0"]);
+    daemon.carma(&["submit", "--hold", "--repeat", "3000", "--", "/bin/true"]);
+    assert!(daemon.carma(&["release", "1-3000"]).status.success());
+    let waiting: Vec<u64> = daemon.queue().jobs.iter().map(|job| job.id).collect();
+    assert_eq!(waiting, (1..=3000).collect::<Vec<_>>());
+}
+
+#[test]
 fn a_job_that_ignores_the_polite_signal_is_killed_with_its_children() {
     let daemon = Setup::new(ONE).config("[jobs]\nkill-grace = '300ms'\n").start();
     let mark = daemon.dir.path().join("child");
