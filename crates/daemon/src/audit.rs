@@ -9,6 +9,7 @@ use carma_core::input::Input;
 use carma_core::model::{Finished, JobId, Phase};
 use carma_core::state::State;
 use carma_core::units::Millis;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The target of the lines.
@@ -81,6 +82,43 @@ pub fn asked(peer: &Peer, act: Act, result: Result<u64, &Refused>) {
     }
 }
 
+/// The same of an order for several jobs: a line for those for which it was done, and one for each way in which it was refused. A line for
+/// each job would let one request push all other lines out of a log that is bounded.
+pub fn asked_of_several<T>(peer: &Peer, order: fn(JobId) -> Order, outcomes: &[(JobId, Result<T, Refused>)]) {
+    let mut alike: BTreeMap<Option<(u16, &str)>, Vec<u64>> = BTreeMap::new();
+    for (job, outcome) in outcomes {
+        let refused = outcome.as_ref().err().map(|Refused { status, code, .. }| (*status, *code));
+        alike.entry(refused).or_default().push(job.0);
+    }
+    let (act, uid, user, pid) =
+        (Act::Order(order(JobId(0))).name(), peer.user.uid, &*peer.user.name, peer.pid);
+    let operator = peer.user.operator.then_some(true);
+    for (refused, jobs) in alike {
+        let jobs = ranges(jobs);
+        match refused {
+            None => {
+                tracing::info!(target: TARGET, act, uid, user, pid, operator, jobs, outcome = "done", "audit")
+            }
+            Some((status, code)) => tracing::warn!(
+                target: TARGET, act, uid, user, pid, operator, jobs, outcome = "refused", code, status, "audit"
+            ),
+        }
+    }
+}
+
+/// Numbers as ranges: `1-3,7`.
+fn ranges(mut numbers: Vec<u64>) -> String {
+    numbers.sort_unstable();
+    numbers.dedup();
+    let runs = numbers.chunk_by(|a, b| a + 1 == *b);
+    let told = runs.filter_map(|run| match run {
+        [one] => Some(one.to_string()),
+        [first, .., last] => Some(format!("{first}-{last}")),
+        [] => None,
+    });
+    told.collect::<Vec<_>>().join(",")
+}
+
 /// What happened to jobs and is on disk: launches, exits, ends.
 pub fn happened(state: &State, inputs: &[(Millis, Input)], finished: &[Finished]) {
     let owner = |job: JobId| {
@@ -133,4 +171,16 @@ pub fn connections(uid: u32, pid: Option<i32>, refused: u64, closed: u64, held: 
         target: TARGET, act = "connect", uid, pid, refused, closed, held, outcome = "refused", code = "too_many_connections",
         "audit"
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ranges;
+
+    #[test]
+    fn numbers_that_follow_each_other_are_a_range() {
+        assert_eq!(ranges(vec![9, 2, 1, 3, 7, 10, 3]), "1-3,7,9-10");
+        assert_eq!(ranges(vec![u64::MAX - 1, u64::MAX]), format!("{}-{}", u64::MAX - 1, u64::MAX));
+        assert_eq!(ranges(Vec::new()), "");
+    }
 }

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use carma_api::Client;
-use carma_api::wire::{DoneReply, JobsReply, StatusReply};
+use carma_api::wire::{JobsReply, MOST_AT_ONCE, OrdersReply, OrdersRequest, StatusReply};
 use rustix::process::{Signal, getpid, kill_process};
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -171,13 +171,12 @@ pub fn cancel_all(client: &mut Client, patience: Duration) -> Result<(), Error> 
         if live.jobs.is_empty() {
             return Ok(());
         }
-        for job in &live.jobs {
-            // One may have come while others were cancelled.
-            if asked.insert(job.id) {
-                // One that ended meanwhile cannot be cancelled.
-                let _: Result<DoneReply, _> =
-                    client.post(&format!("/v1/jobs/{}/cancel", job.id), &serde_json::json!({}));
-            }
+        // Some may have come while others were cancelled, and of many some are left for the next request.
+        let ids: Vec<u64> = live.jobs.iter().map(|job| job.id).filter(|id| !asked.contains(id)).collect();
+        for ids in ids.chunks(MOST_AT_ONCE as usize) {
+            // Those that ended meanwhile cannot be cancelled.
+            let reply = client.post::<OrdersReply>("/v1/orders/cancel", &OrdersRequest { ids: ids.to_vec() });
+            asked.extend(reply.into_iter().flat_map(|reply| reply.outcomes).map(|outcome| outcome.id));
         }
         if Instant::now() > until {
             let left: Vec<String> = live.jobs.iter().map(|job| job.id.to_string()).collect();

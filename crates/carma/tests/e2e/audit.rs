@@ -39,6 +39,13 @@ fn every_act_and_every_refusal_is_a_line_that_says_who_and_what() {
     assert!(daemon.carma(&["resume", "0"]).status.success());
     let held = submit_as(&daemon, "carma-bob", &["--hold", "--", "false"]);
     assert!(daemon.carma_as("carma-bob", &["release", &held.to_string()]).status.success());
+    // One line for all of them, and one for those that are not there.
+    for _ in 0..3 {
+        submit_as(&daemon, "carma-bob", &["--hold", "--", "false"]);
+    }
+    let (first, last) = (held + 1, held + 3);
+    let several = daemon.carma_as("carma-bob", &["cancel", &format!("{first}-{last},9001-9500")]);
+    assert_eq!(several.status.code(), Some(1), "{}", stderr(&several));
     // What runs when a daemon starts is told as found, not as started again.
     daemon.kill();
     daemon.restart(&[]);
@@ -46,10 +53,10 @@ fn every_act_and_every_refusal_is_a_line_that_says_who_and_what() {
     daemon.end_of(id);
     daemon.end_of(held);
 
-    let log = until("the last line", || Some(daemon.log()).filter(|log| log.matches("\"end\"").count() == 2));
+    let log = until("the last line", || Some(daemon.log()).filter(|log| log.matches("\"end\"").count() == 5));
     let lines = lines(&log);
     let (alice, bob) = (uid_of("carma-alice"), uid_of("carma-bob"));
-    let held = held.to_string();
+    let (held, several) = (held.to_string(), format!("{first}-{last}"));
     let count = |fields: &[(&str, &str)]| {
         let matches = |line: &&BTreeMap<String, String>| {
             fields.iter().all(|(key, value)| line.get(*key).is_some_and(|found| found == value))
@@ -70,6 +77,14 @@ fn every_act_and_every_refusal_is_a_line_that_says_who_and_what() {
         vec![("act", "resume"), ("uid", "0"), ("gpu", "0"), ("outcome", "done")],
         vec![("act", "release"), ("uid", &bob), ("job", &held), ("outcome", "done")],
         vec![("act", "cancel"), ("uid", &alice), ("job", &number), ("outcome", "done")],
+        vec![("act", "cancel"), ("uid", &bob), ("jobs", &several), ("outcome", "done")],
+        vec![
+            ("act", "cancel"),
+            ("uid", &bob),
+            ("jobs", "9001-9500"),
+            ("outcome", "refused"),
+            ("status", "404"),
+        ],
         vec![("act", "launch"), ("uid", &alice), ("job", &number), ("attempt", "1"), ("outcome", "started")],
         vec![("act", "adopt"), ("uid", &alice), ("job", &number), ("outcome", "found running")],
         vec![("act", "exit"), ("uid", &alice), ("job", &number), ("outcome", "signal 15 (SIGTERM)")],

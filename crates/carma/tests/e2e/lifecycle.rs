@@ -255,6 +255,7 @@ fn released_jobs_stand_in_the_queue_in_the_order_of_their_numbers() {
     assert!(daemon.carma(&["release", "1-3000"]).status.success());
     let waiting: Vec<u64> = daemon.queue().jobs.iter().map(|job| job.id).collect();
     assert_eq!(waiting, (1..=3000).collect::<Vec<_>>());
+    assert!(daemon.carma(&["cancel", "1-3000"]).status.success());
 }
 
 #[test]

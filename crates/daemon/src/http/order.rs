@@ -14,6 +14,7 @@ use axum::extract::State;
 use carma_api::VERSION;
 use carma_api::wire::{DoneReply, MOST_AT_ONCE, OrderOutcome, OrdersReply, OrdersRequest, RefusedView};
 use carma_core::model::JobId;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 fn unknown(verb: &str) -> Failure {
@@ -113,10 +114,8 @@ pub(super) async fn jobs(
     let jobs = blocking(move || several(&body)).await??;
     let asks = peer.clone();
     let outcomes = app.ask(|answer| Message::Bulk(Bulk::Order(order, jobs, asks, answer))).await??;
-    let outcomes = outcomes.into_iter().map(|(job, done)| {
-        audit::asked(&peer, Act::Order(order(job)), done.as_ref().map(|reply| reply.id));
-        outcome(job, done)
-    });
+    audit::asked_of_several(&peer, order, &outcomes);
+    let outcomes = outcomes.into_iter().map(|(job, done)| outcome(job, done));
     Ok(Json(OrdersReply { version: VERSION, outcomes: outcomes.collect() }))
 }
 
@@ -128,7 +127,11 @@ fn several(body: &[u8]) -> Result<Vec<JobId>, Refused> {
     if !(1..=MOST_AT_ONCE as usize).contains(&ids.len()) {
         return Err(bad(format!("an order is about 1 to {MOST_AT_ONCE} jobs, not {} (ids)", ids.len())));
     }
-    Ok(ids.into_iter().map(JobId).collect())
+    let mut seen = BTreeSet::new();
+    match ids.iter().find(|id| !seen.insert(**id)) {
+        Some(id) => Err(bad(format!("job {id} is named twice (ids)"))),
+        None => Ok(ids.into_iter().map(JobId).collect()),
+    }
 }
 
 fn outcome(job: JobId, done: Result<DoneReply, Refused>) -> OrderOutcome {

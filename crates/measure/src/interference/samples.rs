@@ -6,7 +6,7 @@ use carma_interference::measured::Combination;
 use carma_interference::profile::{Metrics, Stat};
 use std::time::Instant;
 
-/// Four significant digits are more than a window gives.
+/// To six significant digits: a window gives fewer than four.
 pub(super) fn rounded(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;

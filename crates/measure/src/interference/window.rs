@@ -107,7 +107,7 @@ pub(super) fn run(
         window.rate_sources.clear();
     }
     let span = after.0.duration_since(before.0).as_secs_f64();
-    for ((member, before), after) in members.iter().zip(&before.1).zip(&after.1) {
+    for (nth, ((member, before), after)) in members.iter().zip(&before.1).zip(&after.1).enumerate() {
         let memory = samples.memory_of(&after.pids);
         if memory.is_none() && member.memory_mib.is_some() {
             window
@@ -118,7 +118,7 @@ pub(super) fn run(
         let cpu = (span > 0.0 && !after.pids.is_empty()).then(|| (after.cpu_s - before.cpu_s) / span * 100.0);
         window.cpu_pct.push(cpu.map(|pct| rounded(pct.max(0.0))));
         window.host_memory_mib.push((!after.pids.is_empty()).then_some(after.memory_mib));
-        if after.pids.is_empty() && !gone.iter().any(|(at, _)| members[*at].name == member.name) {
+        if after.pids.is_empty() && !gone.iter().any(|(at, _)| *at == nth) {
             window.remarks.push(format!("{}: its processes cannot be found", member.name));
         }
     }

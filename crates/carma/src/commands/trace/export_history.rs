@@ -20,7 +20,7 @@ pub(crate) fn run(context: &Context, args: &TraceExportArgs) -> Outcome {
     // All there is: the daemon bounds its history itself.
     let reply: JobsReply = client.get(&format!("/v1/history?limit={}", u32::MAX))?;
     let mut details = BTreeMap::new();
-    for job in reply.jobs.iter().filter(|job| job.state == "COMPLETED") {
+    for job in within(&reply, args.last).filter(|job| job.state == "COMPLETED") {
         match client.get::<JobDetail>(&format!("/v1/jobs/{}", job.id)) {
             Ok(detail) => {
                 details.insert(job.id, detail);
@@ -54,6 +54,12 @@ struct History {
     notes: Vec<String>,
 }
 
+/// Those that were submitted within the last so much.
+fn within(reply: &JobsReply, last: Option<Millis>) -> impl Iterator<Item = &JobView> {
+    let since = last.map_or(Millis::ZERO, |last| Millis(reply.now_ms).since(last));
+    reply.jobs.iter().filter(move |job| job.submitted_ms >= since.0)
+}
+
 /// `None`: no job of them completed.
 fn convert(reply: &JobsReply, details: &BTreeMap<u64, JobDetail>, last: Option<Millis>) -> Option<History> {
     let mut skipped: BTreeMap<&str, u64> = BTreeMap::new();
@@ -61,8 +67,7 @@ fn convert(reply: &JobsReply, details: &BTreeMap<u64, JobDetail>, last: Option<M
     let mut jobs = Vec::new();
     let mut tasks: BTreeMap<Arc<str>, CatalogueTask> = BTreeMap::new();
     let mut modes = BTreeSet::new();
-    let since = last.map_or(Millis::ZERO, |last| Millis(reply.now_ms).since(last));
-    for job in reply.jobs.iter().filter(|job| job.submitted_ms >= since.0) {
+    for job in within(reply, last) {
         if job.state != "COMPLETED" {
             *skipped.entry(job.state.as_str()).or_default() += 1;
             continue;
@@ -152,16 +157,18 @@ fn convert(reply: &JobsReply, details: &BTreeMap<u64, JobDetail>, last: Option<M
     })
 }
 
-/// Jobs of the same name and command are one task.
+/// Jobs of the same name, command and number of GPUs are one task.
 fn task_name(job: &JobView, detail: Option<&JobDetail>, unread: &mut u64) -> String {
     let name = short(&job.name);
-    match detail.filter(|detail| !detail.command.is_empty()) {
+    let name = match detail.filter(|detail| !detail.command.is_empty()) {
         Some(detail) => format!("{name}-{:08x}", fnv1a(&detail.command)),
         None => {
             *unread += 1;
             format!("{name}-{}", job.user)
         }
-    }
+    };
+    // On several it takes another time, and other memory of each.
+    if job.gpus_requested > 1 { format!("{name}-{}gpu", job.gpus_requested) } else { name }
 }
 
 /// A name as a trace reads it again: without blanks at its ends and control characters, and so short that something may stand
@@ -215,6 +222,27 @@ mod tests {
             checkpoint: None,
             attempts: vec![],
         }
+    }
+
+    #[test]
+    fn runs_on_another_number_of_gpus_are_another_task() {
+        let done = |id, gpus| {
+            let mut done = job(id, "COMPLETED", "Completed", "completed");
+            done.name = "train".into();
+            (done.gpus_requested, done.submitted_ms) = (gpus, 1000 * id);
+            (done.started_ms, done.ended_ms) = (Some(1000 * id), Some(1000 * id + 8000 / u64::from(gpus)));
+            done
+        };
+        let jobs = vec![done(2, 4), done(1, 1)];
+        let details = jobs.iter().map(|job| (job.id, detail(job, &["python", "train.py"]))).collect();
+        let reply = JobsReply { version: 1, now_ms: 10_000, jobs, unwritten: None };
+        let history = convert(&reply, &details, None).unwrap();
+        let tasks = history.catalogue.tasks.values();
+        let tasks: Vec<_> = tasks.map(|task| (&*task.name, task.gpus, task.duration)).collect();
+        assert_eq!(
+            tasks,
+            [("train-0b70e696", 1, Some(Millis(8000))), ("train-0b70e696-4gpu", 4, Some(Millis(2000)))]
+        );
     }
 
     #[test]
