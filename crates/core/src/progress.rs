@@ -111,7 +111,7 @@ pub struct Outlook {
     /// Classes of which too little is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<Class>,
-    /// Whether something is assumed of each of these that was seen of it at work beside others.
+    /// Whether each command in `unknown` was seen at work beside others, so that its profile is inferred from that.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub seen_beside: bool,
     /// Sum of the expected progress of those that are there, without the newcomer.

@@ -1,4 +1,4 @@
-//! What a process gets from the one that started it, and what it leaves to those that it starts: descriptors, and signals that are ignored.
+//! What a process inherits and passes on: open descriptors and ignored signals.
 
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use rustix::fd::{BorrowedFd, RawFd};

@@ -210,7 +210,7 @@ pub(crate) fn expected(reply: &SubmitReply) -> Option<String> {
     }
 }
 
-/// Sends a job, of which so many copies are wanted at most. When this returns, those that the answer names are on the daemon's disk: one at least,
+/// Submits up to `copies` copies of a job. When this returns, those that the answer names are on the daemon's disk: at least one,
 /// and as many as the daemon had time for.
 ///
 /// # Errors

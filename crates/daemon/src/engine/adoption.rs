@@ -7,7 +7,8 @@ use carma_core::input::{Action, Input};
 use carma_core::model::{EndLevel, Exit, JobId, Phase, SuspendStep};
 use carma_core::units::Millis;
 
-/// What ended no longer before the daemon's start than this is told of then, as of when it did: the energy counter says what it took.
+/// An attempt that ended longer before the daemon's start than this is ended as of the time when it did; a later one is adopted, so that a look
+/// at its GPU still tells about its end.
 const A_MOMENT: Millis = Millis::secs(10);
 
 impl Engine {
