@@ -7,6 +7,7 @@
 //! Jobs of one command are one class: what was learned of a command serves its next run.
 
 mod assumed;
+mod falls;
 mod fastest;
 mod rows;
 mod told;
@@ -32,7 +33,8 @@ use carma_interference::rate::latency::P99;
 use carma_interference::rate::tally::{Done, Measured};
 use carma_interference::{lucid, outlook};
 use carma_run_time::news::is_count_news;
-use fastest::{Fastest, is_countable};
+use falls::Falls;
+use fastest::{Fastest, Stretches, is_countable};
 use rows::{Key, Rows};
 use serde::{Deserialize, Serialize};
 use std::cell::LazyCell;
@@ -110,6 +112,8 @@ pub struct Slowdowns {
     assumed: Assumptions,
     /// Of commands whose speed alone is not known.
     fastest: Fastest,
+    stretches: Stretches,
+    falls: Falls,
     watched: BTreeMap<JobId, Watch>,
     rates: Rates,
     model_changed: bool,
@@ -209,6 +213,8 @@ impl Slowdowns {
             profiles: Rows::default(),
             assumed: Assumptions::default(),
             fastest: Fastest::default(),
+            stretches: Stretches::default(),
+            falls: Falls::default(),
             watched: BTreeMap::new(),
             rates: Rates::default(),
             model_changed: false,
@@ -378,7 +384,8 @@ impl Slowdowns {
     pub fn ended(&mut self, job: JobId, attempt: u32) {
         self.paces.close(job, attempt);
         self.watched.remove(&job);
-        self.fastest.left(job);
+        self.stretches.left(job);
+        self.falls.ended(job);
         self.publish(job, None);
     }
 
@@ -418,7 +425,7 @@ impl Slowdowns {
         if !observed.is_empty() {
             self.learn(state, &observed);
         }
-        self.look_for_fastest(now, state, &iterations);
+        self.look_at_steps(now, state, &iterations);
         let Self { paces, profiles, fastest, watched, .. } = self;
         let going = |job: &Job, gpu: &str, from: Millis| {
             if is_narrowed(job) {
@@ -511,24 +518,64 @@ impl Slowdowns {
         self.show_latency(now, state, job);
     }
 
-    /// Looks how fast jobs are whose speed alone is not known.
-    fn look_for_fastest(&mut self, now: Millis, state: &State, iterations: impl Fn(JobId) -> Option<u64>) {
+    /// Looks how fast jobs are at their steps: the fastest of those whose speed alone is not known, and which begin with something else.
+    fn look_at_steps(&mut self, now: Millis, state: &State, iterations: impl Fn(JobId) -> Option<u64>) {
         for job in state.active_jobs() {
-            let id = job.spec.id;
-            let gpus = || job.placement().into_iter().flat_map(|placed| &placed.gpus);
-            let stepped: Option<Vec<Millis>> =
-                gpus().map(|gpu| state.gpu(*gpu)?.tenant(id)?.stepped).collect();
+            let (id, uid) = (job.spec.id, job.spec.user.uid);
+            let gpus = job.placement().into_iter().flat_map(|placed| &placed.gpus);
+            let gpus: Option<Vec<&Gpu>> = gpus.map(|gpu| state.gpu(*gpu)).collect();
+            let gpus = gpus.unwrap_or_default();
+            let stepped = gpus.iter().map(|gpu| gpu.tenant(id)?.stepped).collect::<Option<Vec<_>>>();
             let steps = stepped.and_then(|at| at.into_iter().max()).map(|at| at + FIRST_STEPS);
             let is_at_steps = steps.is_some_and(|at| at <= now) && job.suspension().is_none();
             let key = placed(state, job).map(|gpu| (job.spec.command_key, gpu.to_owned()));
-            let knows = |key: &Key| self.profiles.get(key).is_some_and(|profile| profile.rate.is_some());
-            let Some(key) = key.filter(|key| is_at_steps && !knows(key)) else {
-                self.fastest.left(id);
+            let Some(key) = key.filter(|_| is_at_steps) else {
+                self.stretches.left(id);
                 continue;
             };
             let own = self.watched.get(&id).and_then(|watch| watch.own.as_ref());
             let rate = |from| Some(of_length(self.paces.rate(id, from, now, own)?, iterations(id)));
-            self.fastest.look(now, (id, &key, job.spec.user.uid), rate);
+            let Some(steady) = self.stretches.look(now, id, rate) else { continue };
+            let fell = self.falls.look(id, &steady, at_steps_since(&gpus), self.fastest.of(&key));
+            let knows = self.profiles.get(&key).is_some_and(|profile| profile.rate.is_some());
+            if let Some(before) = fell {
+                self.forget_what_was_passed_over(now, (job, uid), &key, &gpus, before);
+            } else if !knows {
+                self.fastest.raise(now, &key, uid, &steady.slowest);
+            }
+        }
+    }
+
+    /// What a job did until now was no work. `before`: the fastest that its command was seen before.
+    fn forget_what_was_passed_over(
+        &mut self,
+        now: Millis,
+        (job, uid): (&Job, u32),
+        key: &Key,
+        gpus: &[&Gpu],
+        before: Option<Rate>,
+    ) {
+        let id = job.spec.id;
+        tracing::debug!(
+            "job {id}: it counts several times slower than at first, which was no work: that counts for nothing"
+        );
+        let Some(watch) = self.watched.get_mut(&id) else { return };
+        let is_alone = Neighbourhood::of(id, gpus).is_some_and(|neighbourhood| neighbourhood.alone);
+        if is_alone {
+            watch.breaks(now);
+            // A profile of this command may have been made of it.
+            if watch.rate.take().is_some() && !is_narrowed(job) {
+                let known = self.profiles.used(now, key, Some(uid), Profile::default);
+                known.rate = None;
+                self.profiles.changed(key.clone());
+                self.news.commands.insert(key.0);
+                self.scores.remove(key);
+            }
+            watch.gap_s = None;
+        } else if watch.rate.is_none() && self.profiles.get(key).is_none_or(|profile| profile.rate.is_none())
+        {
+            watch.windows = Windows::new(now);
+            self.fastest.take_back(now, key, uid, before);
         }
     }
 
@@ -643,6 +690,11 @@ impl Slowdowns {
         if now < alone.due {
             return;
         }
+        let own = watch.own.as_ref();
+        if watch.rate.is_none() && begins_with_other(&self.paces, id, (since, now), own) {
+            *alone = Alone::new(midway(since, now));
+            return;
+        }
         // Again when twice as much was seen.
         alone.due = now + now.since(since).max(PROFILE);
         let known = || self.profiles.get(&key)?.rate.as_ref();
@@ -734,6 +786,14 @@ impl Slowdowns {
         let from = from.max(Millis(now.0.saturating_sub(LOOK_BACK.0)));
         let over = now.since(from);
         if over < window {
+            return None;
+        }
+        let is_known = watch.rate.is_some() || earlier.is_some();
+        if !is_known
+            && watch.windows.steps.is_none()
+            && begins_with_other(&self.paces, id, (from, now), watch.own.as_ref())
+        {
+            watch.windows.since = midway(from, now);
             return None;
         }
         // It may not have come to a pause yet in this run.
@@ -1167,6 +1227,14 @@ pub(crate) fn settled_at(gpus: &[&Gpu]) -> Option<Millis> {
     begun?.into_iter().chain(changed).max().map(|at| at + SETTLING)
 }
 
+/// Since when all that are on these GPUs have been at their steps, with none coming or going; `None`: one of them has told of none.
+fn at_steps_since(gpus: &[&Gpu]) -> Option<Millis> {
+    let tenants = gpus.iter().flat_map(|gpu| &gpu.tenants);
+    let stepped: Option<Vec<Millis>> = tenants.map(|t| t.stepped.map(|at| at + FIRST_STEPS)).collect();
+    let changed = gpus.iter().filter_map(|gpu| gpu.changed);
+    stepped?.into_iter().chain(changed).max()
+}
+
 /// Whether a job was placed on a GPU and has no process there yet.
 fn is_absent(gpu: &Gpu, tenant: &Tenant) -> bool {
     tenant.active_since.is_none() && gpu.seen.as_ref().is_some_and(|seen| seen.processes_known)
@@ -1280,6 +1348,19 @@ fn between_pauses(
         Some(moving) => Measured { rate: Rate { pauses, ..moving.rate }, ..moving },
         None => rate,
     }
+}
+
+/// Half of the time between two.
+const fn midway(from: Millis, to: Millis) -> Millis {
+    Millis(from.0.midpoint(to.0))
+}
+
+/// Whether a job counted several times faster in the first half of a time than in the second, as one that passes over what it has done already.
+fn begins_with_other(paces: &Paces, id: JobId, (from, to): (Millis, Millis), own: Option<&Rate>) -> bool {
+    let middle = midway(from, to);
+    let rate = |from, to| paces.rate(id, from, to, own).filter(is_countable);
+    let halves = rate(from, middle).zip(rate(middle, to));
+    halves.is_some_and(|(first, then)| falls::is_other(&first.rate, &then.rate))
 }
 
 /// How long a job is silent at most before that tells something, seconds: of its pauses more than the longest was seldom seen. `steps_s`: the time

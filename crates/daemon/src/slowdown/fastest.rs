@@ -19,20 +19,66 @@ const ENOUGH: usize = 5;
 /// Where it does not by then, it does something else.
 const LONGEST: Millis = Millis::secs(20);
 
-/// The fastest of each command, and the jobs that are watched for it.
+/// The speeds of jobs at their steps, stretch by stretch.
 #[derive(Default)]
-pub(super) struct Fastest {
-    /// As profiles of which the rate alone is known.
-    rates: Rows<Profile>,
-    stretches: BTreeMap<JobId, Stretch>,
-}
+pub(super) struct Stretches(BTreeMap<JobId, Stretch>);
 
 struct Stretch {
     since: Millis,
     /// When it is looked at next.
     due: Millis,
-    /// The speeds in the two before.
-    before: [Option<Rate>; 2],
+    /// When the two before began, and the speeds in them.
+    before: [Option<(Millis, Rate)>; 2],
+}
+
+/// Three stretches in a row: counts that come in bursts make one or two of them faster than the job is.
+pub(super) struct Steady {
+    /// When the first of them began.
+    pub(super) since: Millis,
+    pub(super) slowest: Rate,
+    pub(super) fastest: Rate,
+}
+
+impl Stretches {
+    /// Looks at a job that is at its steps. `rate`: its speed from a time on until now. Returns its speed once a stretch is over.
+    pub(super) fn look(
+        &mut self,
+        now: Millis,
+        job: JobId,
+        rate: impl FnOnce(Millis) -> Option<Measured>,
+    ) -> Option<Steady> {
+        let due = now + STRETCH;
+        let stretch = self.0.entry(job).or_insert(Stretch { since: now, due, before: [None, None] });
+        if now < stretch.due {
+            return None;
+        }
+        stretch.due = due;
+        let told = rate(stretch.since).filter(|rate| rate.advances >= ENOUGH && is_countable(rate));
+        if told.is_none() && now.since(stretch.since) < LONGEST {
+            return None;
+        }
+        let told = told.map(|told| (stretch.since, told.rate));
+        let [first, second] = std::mem::take(&mut stretch.before);
+        *stretch = Stretch { since: now, due, before: [second.clone(), told.clone()] };
+        let ((since, a), (_, b), (_, c)) = (first?, second?, told?);
+        let all = [&a, &b, &c];
+        let by_speed = |a: &&&Rate, b: &&&Rate| a.per_s.total_cmp(&b.per_s);
+        let (slowest, fastest) = all.iter().min_by(by_speed).zip(all.iter().max_by(by_speed))?;
+        let alike = a.counts_like(&b) && b.counts_like(&c);
+        alike.then(|| Steady { since, slowest: (*slowest).clone(), fastest: (*fastest).clone() })
+    }
+
+    /// The job is not at its steps any more.
+    pub(super) fn left(&mut self, job: JobId) {
+        self.0.remove(&job);
+    }
+}
+
+/// The fastest of each command.
+#[derive(Default)]
+pub(super) struct Fastest {
+    /// As profiles of which the rate alone is known.
+    rates: Rows<Profile>,
 }
 
 impl Fastest {
@@ -51,46 +97,21 @@ impl Fastest {
         self.rates.changes(|profile| profile)
     }
 
-    /// Looks at a job that is at its steps. `rate`: its speed from a time on until now.
-    pub(super) fn look(
-        &mut self,
-        now: Millis,
-        (job, key, uid): (JobId, &Key, u32),
-        rate: impl FnOnce(Millis) -> Option<Measured>,
-    ) {
-        let due = now + STRETCH;
-        let stretch = self.stretches.entry(job).or_insert(Stretch { since: now, due, before: [None, None] });
-        if now < stretch.due {
-            return;
-        }
-        stretch.due = due;
-        let told = rate(stretch.since).filter(|rate| rate.advances >= ENOUGH && is_countable(rate));
-        if told.is_none() && now.since(stretch.since) < LONGEST {
-            return;
-        }
-        let told = told.map(|told| told.rate);
-        let [first, second] = std::mem::take(&mut stretch.before);
-        let all = [first, second.clone(), told.clone()];
-        *stretch = Stretch { since: now, due, before: [second, told] };
-        // Three in a row: counts that come in bursts make one or two of them faster than the job is.
-        if let [Some(a), Some(b), Some(c)] = &all
-            && a.counts_like(b)
-            && b.counts_like(c)
-        {
-            let slowest = [a, b, c].into_iter().min_by(|a, b| a.per_s.total_cmp(&b.per_s));
-            slowest.into_iter().for_each(|slowest| self.raise(now, key, uid, slowest));
-        }
+    /// What it is.
+    pub(super) fn of(&self, key: &Key) -> Option<&Rate> {
+        self.rates.get(key)?.rate.as_ref()
     }
 
-    /// The job is not at its steps any more.
-    pub(super) fn left(&mut self, job: JobId) {
-        self.stretches.remove(&job);
+    /// What was faster since was no speed of the command.
+    pub(super) fn take_back(&mut self, now: Millis, key: &Key, uid: u32, before: Option<Rate>) {
+        self.rates.forget(key);
+        before.into_iter().for_each(|before| self.raise(now, key, uid, &before));
     }
 
     /// A rate that was counted is that of the command, if no job of it was faster; and what share it is of the fastest.
     /// `None`: another counter was the fastest before.
     pub(super) fn share_of(&mut self, now: Millis, key: &Key, uid: u32, rate: &Rate) -> Option<f64> {
-        let before = self.rates.get(key).and_then(|fastest| fastest.rate.as_ref());
+        let before = self.of(key);
         let is_other = before.is_some_and(|before| !before.counts_like(rate));
         self.raise(now, key, uid, rate);
         self.at_most(key, rate).filter(|_| !is_other)
@@ -98,11 +119,12 @@ impl Fastest {
 
     /// What share of the fastest a rate is, 1 at most.
     pub(super) fn at_most(&self, key: &Key, rate: &Rate) -> Option<f64> {
-        let fastest = self.rates.get(key)?.rate.as_ref()?;
+        let fastest = self.of(key)?;
         (fastest.counts_like(rate) && fastest.per_s > 0.0).then(|| (rate.per_s / fastest.per_s).min(1.0))
     }
 
-    fn raise(&mut self, now: Millis, key: &Key, uid: u32, rate: &Rate) {
+    /// A job of the command goes at this speed.
+    pub(super) fn raise(&mut self, now: Millis, key: &Key, uid: u32, rate: &Rate) {
         if rate.per_s <= 0.0 {
             return;
         }

@@ -1524,18 +1524,64 @@ fn a_command_that_was_never_alone_is_held_against_its_fastest_seconds_of_all_run
     assert!(gone.iter().any(|(key, row)| key.starts_with("fastest/") && row.is_none()), "{gone:?}");
 }
 
+/// A loop that runs over what was done before the checkpoint, and counts it.
+#[test]
+fn steps_that_a_training_passes_over_are_not_its_speed() {
+    let bar = (" 20%|## | ", 100_000);
+    for passed_over in [6, 30, 200] {
+        let mut alone = Bars::new();
+        alone.print(bar, 300, passed_over);
+        alone.print(bar, 10, 60);
+        assert!(
+            about(alone.alone(), 10.0) && about(alone.kept(), 10.0),
+            "{passed_over} s: {:?}",
+            alone.kept()
+        );
+    }
+    let beside = |stored: &[(String, String)], phases: &[(u32, u32)]| {
+        let mut run = Bars::new();
+        run.host.slowdowns.restore(stored);
+        run.host.work();
+        phases.iter().for_each(|(per_s, seconds)| run.print(bar, *per_s, *seconds));
+        run
+    };
+    for passed_over in [6, 20, 200] {
+        let mut run = beside(&[], &[(300, passed_over), (10, 120)]);
+        let progress = run.measured();
+        assert!(progress.is_none_or(|progress| progress > 0.8), "{passed_over} s: {progress:?}");
+        let stored = rows(run.host.slowdowns.last_changes());
+        let next = beside(&stored, &[(10, 60)]).measured();
+        assert!(next.is_none_or(|progress| progress > 0.8), "{passed_over} s: {next:?}");
+    }
+    // What its command was seen to do in earlier runs stays.
+    let mut earlier = beside(&[], &[(20, 60)]);
+    let stored = rows(earlier.host.slowdowns.last_changes());
+    let resumed = beside(&stored, &[(300, 6), (4, 120)]).measured();
+    assert!(about(resumed, 0.2), "{resumed:?}");
+    // One that comes to its steps after it may be why it is slower.
+    let mut joined = beside(&[], &[(20, 10)]);
+    joined.host.work();
+    joined.print(bar, 4, 90);
+    assert!(about(joined.measured(), 0.2), "{:?}", joined.measured());
+}
+
 /// Their sum is all that a full GPU shows.
 #[test]
 fn jobs_that_are_slow_on_a_full_gpu_are_assumed_to_want_more_than_it_shows() {
     let bar = (" 20%|## | ", 100_000);
+    let mut earlier = Bars::new();
+    earlier.neighbour();
+    earlier.print(bar, 20, 10);
+    let mut stored = rows(earlier.host.slowdowns.last_changes());
+    stored.retain(|(key, _)| key.starts_with("fastest/"));
     let assumed = |per_s: u32| {
         let mut bars = Bars::new();
+        bars.host.slowdowns.restore(&stored);
         bars.host.busy = Some(97.0);
         for _ in 0..3 {
             bars.host.work();
         }
-        bars.print(bar, 20, 10);
-        bars.print(bar, per_s, 40);
+        bars.print(bar, per_s, 50);
         bars.host.assumed(bars.job).unwrap()
     };
     let (slow, fast) = (assumed(4), assumed(20));
