@@ -248,8 +248,10 @@ impl Program {
             });
         };
         let least = if anchor.runs >= 3 { margins.exact_many } else { margins.exact_few };
-        // Runs that differ say how much runs differ.
-        let spread = (max - min) as f64 / max.max(1) as f64;
+        // Runs that differ say how much runs differ. One that took less than half did something else, as where it found its work done: of the
+        // others no more is known then than their largest.
+        let is_other = min < max / 2;
+        let spread = if is_other { margins.scaled } else { (max - min) as f64 / max.max(1) as f64 };
         let runs = if anchor.runs == 1 { "1 run".to_owned() } else { format!("{} runs", anchor.runs) };
         let seen = format!("{runs} of this command on {} took {max} MiB at most", wanted.place.gpu);
         // The margin of exact repeats is on all of it, context included.

@@ -244,6 +244,21 @@ fn growing_and_varying_runs_get_wide_bounds() {
         learn(&mut history, &b, &h200, Outcome::Peak(MiB(mib)), &[]);
     }
     assert_eq!(ask(&history, &b, &h200, &[]).unwrap().upper_mib, MiB(12_000));
+    // A run that found its work done, first or among the others, is no measure of them.
+    for (script, peaks) in [("c.py", [600, 16_000, 15_200, 16_000]), ("d.py", [16_000, 600, 16_000, 15_200])]
+    {
+        let done = signature(script, 8);
+        for mib in peaks {
+            learn(&mut history, &done, &h200, Outcome::Peak(MiB(mib)), &[]);
+        }
+        assert_eq!(ask(&history, &done, &h200, &[]).unwrap().upper_mib, MiB(18_400), "{script}");
+    }
+    // Of those that took most of it the spread counts.
+    let half = signature("e.py", 8);
+    for mib in [8000, 16_000] {
+        learn(&mut history, &half, &h200, Outcome::Peak(MiB(mib)), &[]);
+    }
+    assert_eq!(ask(&history, &half, &h200, &[]).unwrap().upper_mib, MiB(24_000));
 }
 
 #[test]
