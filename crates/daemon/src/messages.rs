@@ -67,7 +67,7 @@ pub type Answer<T> = oneshot::Sender<Result<T, Refused>>;
 /// What came of an order for one of many jobs.
 pub type OfOne = (JobId, Result<DoneReply, Refused>);
 
-/// What one request asks of many jobs: so much of it is done as there is time for in one turn.
+/// A request about several jobs: as much of it is done as one turn has time for.
 pub enum Bulk {
     /// So many copies of a job are submitted.
     Submit(Box<Submission>, u32, Peer, Answer<SubmitReply>),
@@ -76,6 +76,14 @@ pub enum Bulk {
 }
 
 impl Bulk {
+    /// Whether its client is gone.
+    pub fn is_given_up(&self) -> bool {
+        match self {
+            Self::Submit(.., answer) => answer.is_closed(),
+            Self::Order(.., answer) => answer.is_closed(),
+        }
+    }
+
     /// Does nothing of it, and says why.
     pub fn refuse(self, why: Refused) {
         match self {

@@ -18,7 +18,7 @@ use carma_api::{MAX_BODY, VERSION};
 use carma_core::explain::Reason;
 use carma_core::input::{Input, Rejected};
 use carma_core::ledger::Gpu;
-use carma_core::model::{GpuId, Job, JobId, NewJob, Phase, SuspendStep};
+use carma_core::model::{GpuId, Job, JobId, NewJob, Phase, SuspendStep, User};
 use carma_core::plan::{bars_move, best_place};
 use carma_core::state::State;
 use carma_core::units::MiB;
@@ -37,8 +37,11 @@ struct Accepted {
 }
 
 impl Engine {
-    /// Does what there is time for of what asks something of many jobs. The others who ask so come first the next time.
+    /// Works on the first request about several jobs for as long as a part of a turn may take. Its client sends what is left again, so such
+    /// requests are served in turn.
     pub(super) fn work_on_bulk(&mut self) {
+        // What a client asked that is gone would be done without anybody being told.
+        while self.bulk.pop_front_if(|bulk| bulk.is_given_up()).is_some() {}
         let Some(bulk) = self.bulk.pop_front() else { return };
         match bulk {
             Bulk::Submit(submission, count, peer, answer) => {
@@ -67,7 +70,7 @@ impl Engine {
         }
     }
 
-    /// Takes a job and copies of it, so many in all at most: until there is no more time, or one is refused. Where that is the first, so is all.
+    /// Accepts up to `count` copies of a job, until the time is up or one is refused. If the first is refused, the whole request is.
     pub(super) fn try_submit(
         &mut self,
         submission: Submission,
@@ -244,6 +247,11 @@ impl Engine {
         {
             self.state.allowed(job, &by)?;
         }
+        if let Order::Hold(id) = order
+            && self.is_held(id, &by)?
+        {
+            return Ok(DoneReply { version: VERSION, id: id.0, text: format!("job {id} is held already") });
+        }
         let (input, id, text) = match order {
             Order::Cancel(job) => (Input::Cancel { job, by }, job.0, format!("job {job} is being cancelled")),
             Order::Hold(job) => (Input::Hold { job, by }, job.0, format!("job {job} is held")),
@@ -293,6 +301,14 @@ impl Engine {
             Err(rejected) => Err(rejected.into()),
             Ok(()) => Ok(DoneReply { version: VERSION, id, text }),
         }
+    }
+
+    /// Whether a job is held as this user would hold it: then there is nothing to journal. One that its own user holds an operator may hold, too.
+    fn is_held(&self, id: JobId, by: &User) -> Result<bool, Refused> {
+        let Some(job) = self.state.job(id) else { return Ok(false) };
+        self.state.allowed(job, by)?;
+        let Phase::Held { operator, gone, .. } = &job.phase else { return Ok(false) };
+        Ok(*operator || gone.is_some() || by.is(&job.spec.user))
     }
 
     /// What is said of a job that is to come back.

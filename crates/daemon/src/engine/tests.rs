@@ -684,6 +684,37 @@ fn what_asks_something_of_many_jobs_keeps_no_other_waiting() {
     assert_ne!(machine.engine.patience(), Duration::ZERO);
 }
 
+/// What a client asked that is gone by then is not done: nobody would know of it.
+#[test]
+fn what_is_asked_of_many_jobs_by_a_client_that_is_gone_is_not_done() {
+    let mut machine = Machine::new();
+    machine.engine.takes = Duration::from_secs(600);
+    drop(ask_for(&mut machine, 5, peer(7)));
+    drop(ask_for(&mut machine, 5, peer(7)));
+    let mut answered = ask_for(&mut machine, 1, peer(7));
+    machine.engine.turn(Duration::ZERO);
+    assert_eq!(answered.try_recv().unwrap().unwrap().id, 1);
+    assert_eq!(machine.stops().0.jobs().len(), 1);
+}
+
+#[test]
+fn a_job_that_is_held_is_journalled_as_held_once() {
+    let mut machine = Machine::new();
+    let job = held(&mut machine, 1);
+    machine.engine.turn_end();
+    let mut hold = |peer: &Peer| {
+        let told = machine.engine.try_order(Order::Hold(job), peer).map(|done| done.text);
+        (told.map_err(|refused| refused.status), machine.engine.batch.inputs.len())
+    };
+    let mut root = peer(0);
+    root.user.operator = true;
+    assert_eq!(hold(&peer(7)), (Ok("job 1 is held already".into()), 0));
+    assert_eq!(hold(&peer(8)), (Err(403), 0));
+    // What its own user holds an operator may hold as well.
+    assert_eq!(hold(&root), (Ok("job 1 is held".into()), 1));
+    assert_eq!(hold(&peer(7)), (Ok("job 1 is held already".into()), 1));
+}
+
 /// A job that is held, of the one program that there is. A GPU has room for many.
 fn held(machine: &mut Machine, n: usize) -> JobId {
     let command = ["python3".to_owned(), "train.py".to_owned(), format!("--lr={n}")];
