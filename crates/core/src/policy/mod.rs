@@ -162,11 +162,12 @@ impl Progress {
         Self { floor: floor.unwrap_or(self.floor), ..self }
     }
 
-    /// The same where a command was seen at work beside others only: six fifths of the floor. Jobs that were only seen together on full GPUs
-    /// look alike there, so that predictions for them are too high (docs/research/h200.md). For a command that was never seen the floor stays: its first run teaches.
+    /// The same where a command was seen at work beside others only: six fifths of the floor, 1 at most. Jobs that were only seen together on
+    /// full GPUs look alike there, so that predictions for them are too high (docs/research/h200.md). For a command that was never seen the
+    /// floor stays: its first run teaches.
     #[must_use]
-    pub(crate) fn unsure(self) -> Self {
-        Self { floor: Fraction(self.floor.0 / 5 * 6).min(Fraction::ONE), ..self }
+    pub(crate) const fn unsure(self) -> Self {
+        Self { floor: self.whole_run(), ..self }
     }
 
     /// What a job that is there is expected to keep at any time: four fifths of the floor.
