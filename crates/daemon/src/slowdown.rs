@@ -84,15 +84,19 @@ const MOST_SAMPLES: usize = 120;
 struct Stored<'a> {
     #[serde(flatten)]
     profile: &'a Profile,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    uid: Option<u32>,
+    #[serde(flatten)]
+    beside: Beside,
 }
 
-/// What a row has beside the profile, which is read by itself: numbers that are keys do not come through what is flattened.
-#[derive(Deserialize)]
+/// What a row has beside the profile. It is read by itself: numbers that are keys do not come through what is flattened.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 struct Beside {
-    #[serde(default)]
+    /// Whose command it is. `None`: an older version stored it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     uid: Option<u32>,
+    /// When the command was last seen; less than [`rows::STORED_EVERY`] more, as it is stored.
+    #[serde(default)]
+    used: Millis,
 }
 
 /// What is published for readers.
@@ -277,13 +281,13 @@ impl Slowdowns {
         };
         let command = u64::from_str_radix(command, 16).map_err(|e| e.to_string())?;
         let profile: Profile = serde_json::from_str(body).map_err(|e| e.to_string())?;
-        let Beside { uid } = serde_json::from_str(body).map_err(|e| e.to_string())?;
+        let beside: Beside = serde_json::from_str(body).map_err(|e| e.to_string())?;
         profile.check().map_err(|e| e.to_string())?;
         let key = (command, gpu.to_owned());
         match kind {
-            "profile" => self.profiles.restore(key, profile, uid),
-            "assumed" => self.assumed.restore(key, profile, uid),
-            _ => self.fastest.restore(key, profile, uid),
+            "profile" => self.profiles.restore(key, profile, beside),
+            "assumed" => self.assumed.restore(key, profile, beside),
+            _ => self.fastest.restore(key, profile, beside),
         }
         Ok(())
     }

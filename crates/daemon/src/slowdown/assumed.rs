@@ -5,7 +5,7 @@
 //! nothing of it.
 
 use super::rows::{Key, Rows};
-use super::{KnownAlone, Samples, Stored};
+use super::{Beside, KnownAlone, Samples, Stored};
 use crate::sampler::Look;
 use carma_core::ledger::{Gpu, Tenant};
 use carma_core::model::{GpuId, Job, JobId, SharingMode};
@@ -79,8 +79,8 @@ impl Assumptions {
     }
 
     /// What was stored.
-    pub(super) fn restore(&mut self, key: Key, profile: Profile, uid: Option<u32>) {
-        self.guesses.restore(key, profile.into(), uid);
+    pub(super) fn restore(&mut self, key: Key, profile: Profile, beside: Beside) {
+        self.guesses.restore(key, profile.into(), beside);
     }
 
     /// It is known now what the command does alone.

@@ -4,7 +4,7 @@
 //! goes nearly as fast as alone, so that a few seconds are enough, of which there are some on most GPUs.
 
 use super::rows::{Key, Rows};
-use super::{ADVANCES, Stored};
+use super::{ADVANCES, Beside, Stored};
 use carma_core::model::JobId;
 use carma_core::units::Millis;
 use carma_interference::profile::{Profile, Rate};
@@ -83,8 +83,8 @@ pub(super) struct Fastest {
 
 impl Fastest {
     /// What was stored.
-    pub(super) fn restore(&mut self, key: Key, profile: Profile, uid: Option<u32>) {
-        self.rates.restore(key, profile, uid);
+    pub(super) fn restore(&mut self, key: Key, profile: Profile, beside: Beside) {
+        self.rates.restore(key, profile, beside);
     }
 
     /// It is known now how fast the command is alone.

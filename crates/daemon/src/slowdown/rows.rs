@@ -1,6 +1,6 @@
 //! Something that is kept of commands: stored beside the journal, and bounded.
 
-use super::{MOST_PROFILES, Stored};
+use super::{Beside, MOST_PROFILES, Stored};
 use carma_core::units::Millis;
 use carma_interference::profile::Profile;
 use carma_memory::history::oldest_of_most;
@@ -19,10 +19,11 @@ pub(super) struct Rows<T> {
 
 struct Kept<T> {
     what: T,
-    used: Millis,
-    /// Whose command it is. `None`: an older version stored it.
-    uid: Option<u32>,
+    beside: Beside,
 }
+
+/// A command that is seen again and again is stored so often for that, by days of the clock.
+pub(super) const STORED_EVERY: Millis = Millis::secs(86_400);
 
 impl<T> Default for Rows<T> {
     fn default() -> Self {
@@ -47,9 +48,9 @@ impl<T> Rows<T> {
     }
 
     /// What was stored.
-    pub(super) fn restore(&mut self, key: Key, what: T, uid: Option<u32>) {
-        self.make_room(&key, uid);
-        self.kept.insert(key, Kept { what, used: Millis::ZERO, uid });
+    pub(super) fn restore(&mut self, key: Key, what: T, beside: Beside) {
+        self.make_room(&key, beside.uid);
+        self.kept.insert(key, Kept { what, beside });
     }
 
     /// What is kept of a command that is seen now; `new`, if that is nothing.
@@ -61,9 +62,14 @@ impl<T> Rows<T> {
         new: impl FnOnce() -> T,
     ) -> &mut T {
         self.make_room(key, uid);
-        let new = || Kept { what: new(), used: now, uid };
-        let kept = self.kept.entry(key.clone()).or_insert_with(new);
-        (kept.used, kept.uid) = (now, uid);
+        let beside = Beside { uid, used: now };
+        let kept = self.kept.entry(key.clone()).or_insert_with(|| Kept { what: new(), beside });
+        // What is stored says that it was used this day.
+        let is_news = now.0 / STORED_EVERY.0 != kept.beside.used.0 / STORED_EVERY.0;
+        if is_news {
+            self.changed.insert(key.clone());
+        }
+        kept.beside = beside;
         &mut kept.what
     }
 
@@ -95,7 +101,7 @@ impl<T> Rows<T> {
         let kept = &self.kept;
         forgotten.chain(changed.into_iter().map(move |key| {
             let kept = kept.get(&key);
-            (key, kept.map(|kept| Stored { profile: profile(&kept.what), uid: kept.uid }))
+            (key, kept.map(|kept| Stored { profile: profile(&kept.what), beside: kept.beside }))
         }))
     }
 
@@ -104,7 +110,7 @@ impl<T> Rows<T> {
         if self.kept.len() < MOST_PROFILES || self.kept.contains_key(key) {
             return None;
         }
-        let all = || self.kept.iter().map(|(key, kept)| (kept.uid, kept.used, key));
+        let all = || self.kept.iter().map(|(key, kept)| (kept.beside.uid, kept.beside.used, key));
         let oldest = oldest_of_most(all, by).cloned()?;
         self.forget(&oldest);
         Some(oldest)

@@ -536,7 +536,7 @@ fn what_is_assumed_is_stored_until_more_is_known() {
 fn what_is_assumed_is_bounded() {
     let mut assumed = Assumptions::default();
     for command in 0..MOST_PROFILES as u64 + 10 {
-        assumed.restore((command, GPU.into()), typical(), None);
+        assumed.restore((command, GPU.into()), typical(), Beside::default());
     }
     let forgotten = assumed.changes().filter(|(_, row)| row.is_none()).count();
     assert_eq!(forgotten, 10);
@@ -557,7 +557,8 @@ fn one_user_drives_out_no_others_commands() {
     let many: Vec<_> = many.collect();
     let slowdowns = &mut host.slowdowns;
     let assumed = |slowdowns: &mut Slowdowns, command, uid| {
-        slowdowns.assumed.restore((command, "A100".into()), typical(), Some(uid));
+        let beside = Beside { uid: Some(uid), used: Millis::ZERO };
+        slowdowns.assumed.restore((command, "A100".into()), typical(), beside);
     };
     slowdowns.keep(&first, GPU, typical(), Millis(1));
     assumed(slowdowns, 0, 7);
@@ -573,6 +574,22 @@ fn one_user_drives_out_no_others_commands() {
     assert!(slowdowns.profile(0, GPU).is_some() && slowdowns.profile(1, GPU).is_none());
     let assumed = |command| slowdowns.assumed.get(&(command, "A100".into())).is_some();
     assert!(assumed(0) && !assumed(1));
+    // So is when they were last seen: after a start the least recent goes, not the first by number.
+    let oldest =
+        1 + many.iter().take_while(|spec| slowdowns.profile(spec.command_key, GPU).is_none()).count();
+    slowdowns.keep(&many[oldest - 1], GPU, typical(), Millis::secs(1));
+    let all = [stored, rows(slowdowns.last_changes())].concat();
+    slowdowns.restore(&all);
+    slowdowns.keep(&many[0], GPU, typical(), Millis::secs(2));
+    let is_kept = |command: usize| slowdowns.profile(command as u64, GPU).is_some();
+    assert_eq!([1, oldest, oldest + 1, oldest + 2].map(is_kept), [true, true, false, true]);
+    // A command that is seen each day is stored as often (a new one once there is something to store).
+    let mut seen: Rows<Profile> = Rows::default();
+    let stored = |seen: &mut Rows<Profile>, hours: u64| {
+        seen.used(Millis::secs(3600 * hours), &(1, GPU.into()), Some(7), typical);
+        seen.changes(|profile| profile).count()
+    };
+    assert_eq!([25, 26, 49, 50].map(|hours| stored(&mut seen, hours)), [0, 0, 1, 0]);
     // Rows of older versions do not tell.
     let row = ("profile/000000000000000a/A100".to_owned(), serde_json::to_string(&typical()).unwrap());
     slowdowns.restore(&[row]);
