@@ -10,13 +10,61 @@ use carma_core::model::{Finished, JobId, Phase};
 use carma_core::state::State;
 use carma_core::units::Millis;
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The target of the lines.
 pub const TARGET: &str = "audit";
 
 /// How often, at most, connections of one user that are refused are told.
 pub const CONNECTIONS_EVERY: Duration = Duration::from_secs(10);
+
+/// Refusals of one user that are told one by one in [`REFUSED_EVERY`]; further ones are counted. Some thousand a second would else push all
+/// other lines out of a log that is bounded.
+const MOST_REFUSED: u32 = 100;
+const REFUSED_EVERY: Duration = Duration::from_secs(10);
+
+/// Users whose refusals are counted; beyond that all begin anew.
+const MOST_USERS: usize = 4096;
+
+/// What was refused to each user lately.
+static REFUSED: Mutex<BTreeMap<u32, Refusals>> = Mutex::new(BTreeMap::new());
+
+/// What was refused to a user lately.
+struct Refusals {
+    since: Instant,
+    told: u32,
+    left_out: u64,
+}
+
+impl Refusals {
+    const fn new(since: Instant) -> Self {
+        Self { since, told: 0, left_out: 0 }
+    }
+
+    /// Whether one more is told, and how many were left out before it.
+    fn tell(&mut self, now: Instant) -> Option<u64> {
+        if now.duration_since(self.since) >= REFUSED_EVERY {
+            (self.since, self.told) = (now, 0);
+        }
+        if self.told >= MOST_REFUSED {
+            self.left_out += 1;
+            return None;
+        }
+        self.told += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
+}
+
+/// Whether a refusal of a user is told, and how many of that user's were left out before it.
+fn tells_refusal(uid: u32) -> Option<u64> {
+    let now = Instant::now();
+    let mut refused = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+    if refused.len() >= MOST_USERS && !refused.contains_key(&uid) {
+        refused.clear();
+    }
+    refused.entry(uid).or_insert(Refusals::new(now)).tell(now)
+}
 
 /// Something that a user asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,40 +118,51 @@ pub fn asked(peer: &Peer, act: Act, result: Result<u64, &Refused>) {
         (Act::Submit | Act::Order(Order::Requeue(_)), Ok(made)) => Some(made),
         _ => job,
     };
-    let (act, uid, user, pid) = (act.name(), peer.user.uid, &*peer.user.name, peer.pid);
-    let operator = peer.user.operator.then_some(true);
-    match result {
-        Ok(_) => {
-            tracing::info!(target: TARGET, act, uid, user, pid, operator, job, gpu, outcome = "done", "audit")
-        }
-        Err(Refused { status, code, .. }) => tracing::warn!(
-            target: TARGET, act, uid, user, pid, operator, job, gpu, outcome = "refused", code, status, "audit"
-        ),
+    tell(peer, act, About { job, jobs: None, gpu }, result.err());
+}
+
+/// The same of several jobs in one request: a line for those for which it was done, and one for each way in which it was refused. A line for
+/// each job would let one request push all other lines out of a log that is bounded.
+pub fn asked_of_several<T>(peer: &Peer, act: Act, outcomes: &[(JobId, Result<T, Refused>)]) {
+    let mut alike: BTreeMap<Option<(u16, &str)>, (Option<&Refused>, Vec<u64>)> = BTreeMap::new();
+    for (job, outcome) in outcomes {
+        let refused = outcome.as_ref().err();
+        let (_, jobs) = alike
+            .entry(refused.map(|refused| (refused.status, refused.code)))
+            .or_insert_with(|| (refused, Vec::new()));
+        jobs.push(job.0);
+    }
+    for (refused, jobs) in alike.into_values() {
+        tell(peer, act, About { job: None, jobs: Some(ranges(jobs)), gpu: None }, refused);
     }
 }
 
-/// The same of an order for several jobs: a line for those for which it was done, and one for each way in which it was refused. A line for
-/// each job would let one request push all other lines out of a log that is bounded.
-pub fn asked_of_several<T>(peer: &Peer, order: fn(JobId) -> Order, outcomes: &[(JobId, Result<T, Refused>)]) {
-    let mut alike: BTreeMap<Option<(u16, &str)>, Vec<u64>> = BTreeMap::new();
-    for (job, outcome) in outcomes {
-        let refused = outcome.as_ref().err().map(|Refused { status, code, .. }| (*status, *code));
-        alike.entry(refused).or_default().push(job.0);
-    }
-    let (act, uid, user, pid) =
-        (Act::Order(order(JobId(0))).name(), peer.user.uid, &*peer.user.name, peer.pid);
+/// Copies of a job were submitted in one request.
+pub fn submitted(peer: &Peer, jobs: impl Iterator<Item = u64>) {
+    let jobs = Some(ranges(jobs.collect()));
+    tell(peer, Act::Submit, About { job: None, jobs, gpu: None }, None);
+}
+
+/// What a line is about.
+struct About {
+    job: Option<u64>,
+    /// Several, as ranges.
+    jobs: Option<String>,
+    gpu: Option<u32>,
+}
+
+fn tell(peer: &Peer, act: Act, About { job, jobs, gpu }: About, refused: Option<&Refused>) {
+    let (act, uid, user, pid) = (act.name(), peer.user.uid, &*peer.user.name, peer.pid);
     let operator = peer.user.operator.then_some(true);
-    for (refused, jobs) in alike {
-        let jobs = ranges(jobs);
-        match refused {
-            None => {
-                tracing::info!(target: TARGET, act, uid, user, pid, operator, jobs, outcome = "done", "audit")
-            }
-            Some((status, code)) => tracing::warn!(
-                target: TARGET, act, uid, user, pid, operator, jobs, outcome = "refused", code, status, "audit"
-            ),
-        }
-    }
+    let Some(Refused { status, code, .. }) = refused else {
+        tracing::info!(target: TARGET, act, uid, user, pid, operator, job, jobs, gpu, outcome = "done", "audit");
+        return;
+    };
+    let Some(left_out) = tells_refusal(uid) else { return };
+    let left_out = (left_out > 0).then_some(left_out);
+    tracing::warn!(
+        target: TARGET, act, uid, user, pid, operator, job, jobs, gpu, outcome = "refused", code, status, left_out, "audit"
+    );
 }
 
 /// Numbers as ranges: `1-3,7`.
@@ -175,7 +234,18 @@ pub fn connections(uid: u32, pid: Option<i32>, refused: u64, closed: u64, held: 
 
 #[cfg(test)]
 mod tests {
-    use super::ranges;
+    use super::{MOST_REFUSED, REFUSED_EVERY, Refusals, ranges};
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn of_very_many_refusals_some_are_told_and_the_others_counted() {
+        let begin = Instant::now();
+        let mut of = Refusals::new(begin);
+        let told = (0..1000).filter(|_| of.tell(begin + Duration::from_secs(1)).is_some()).count();
+        assert_eq!(told, MOST_REFUSED as usize);
+        assert_eq!(of.tell(begin + REFUSED_EVERY), Some(900), "with the next that is told");
+        assert_eq!(of.tell(begin + REFUSED_EVERY), Some(0));
+    }
 
     #[test]
     fn numbers_that_follow_each_other_are_a_range() {

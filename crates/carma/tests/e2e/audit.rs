@@ -40,9 +40,8 @@ fn every_act_and_every_refusal_is_a_line_that_says_who_and_what() {
     let held = submit_as(&daemon, "carma-bob", &["--hold", "--", "false"]);
     assert!(daemon.carma_as("carma-bob", &["release", &held.to_string()]).status.success());
     // One line for all of them, and one for those that are not there.
-    for _ in 0..3 {
-        submit_as(&daemon, "carma-bob", &["--hold", "--", "false"]);
-    }
+    let copies = daemon.carma_as("carma-bob", &["submit", "--hold", "--repeat", "3", "--", "false"]);
+    assert!(copies.status.success(), "{}", stderr(&copies));
     let (first, last) = (held + 1, held + 3);
     let several = daemon.carma_as("carma-bob", &["cancel", &format!("{first}-{last},9001-9500")]);
     assert_eq!(several.status.code(), Some(1), "{}", stderr(&several));
@@ -77,6 +76,7 @@ fn every_act_and_every_refusal_is_a_line_that_says_who_and_what() {
         vec![("act", "resume"), ("uid", "0"), ("gpu", "0"), ("outcome", "done")],
         vec![("act", "release"), ("uid", &bob), ("job", &held), ("outcome", "done")],
         vec![("act", "cancel"), ("uid", &alice), ("job", &number), ("outcome", "done")],
+        vec![("act", "submit"), ("uid", &bob), ("jobs", &several), ("outcome", "done")],
         vec![("act", "cancel"), ("uid", &bob), ("jobs", &several), ("outcome", "done")],
         vec![
             ("act", "cancel"),

@@ -114,7 +114,9 @@ pub(super) async fn jobs(
     let jobs = blocking(move || several(&body)).await??;
     let asks = peer.clone();
     let outcomes = app.ask(|answer| Message::Bulk(Bulk::Order(order, jobs, asks, answer))).await??;
-    audit::asked_of_several(&peer, order, &outcomes);
+    if let Some((first, _)) = outcomes.first() {
+        audit::asked_of_several(&peer, Act::Order(order(*first)), &outcomes);
+    }
     let outcomes = outcomes.into_iter().map(|(job, done)| outcome(job, done));
     Ok(Json(OrdersReply { version: VERSION, outcomes: outcomes.collect() }))
 }

@@ -43,8 +43,12 @@ pub(super) async fn submit(
         }
         Err(refused) => Err(refused),
     };
-    audit::asked(&peer, Act::Submit, result.as_ref().map(|reply| reply.id));
-    let reply = result?;
-    reply.copies.iter().for_each(|copy| audit::asked(&peer, Act::Submit, Ok(copy.id)));
-    Ok(Json(reply))
+    match &result {
+        Ok(reply) if !reply.copies.is_empty() => {
+            let copies = reply.copies.iter().map(|copy| copy.id);
+            audit::submitted(&peer, std::iter::once(reply.id).chain(copies));
+        }
+        result => audit::asked(&peer, Act::Submit, result.as_ref().map(|reply| reply.id)),
+    }
+    Ok(Json(result?))
 }
