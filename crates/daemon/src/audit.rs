@@ -118,23 +118,24 @@ pub fn asked(peer: &Peer, act: Act, result: Result<u64, &Refused>) {
         (Act::Submit | Act::Order(Order::Requeue(_)), Ok(made)) => Some(made),
         _ => job,
     };
-    tell(peer, act, About { job, jobs: None, gpu }, result.err());
+    tell(peer, act, About { job, jobs: None, gpu }, result.err().map(how));
 }
 
 /// The same of several jobs in one request: a line for those for which it was done, and one for each way in which it was refused. A line for
 /// each job would let one request push all other lines out of a log that is bounded.
 pub fn asked_of_several<T>(peer: &Peer, act: Act, outcomes: &[(JobId, Result<T, Refused>)]) {
-    let mut alike: BTreeMap<Option<(u16, &str)>, (Option<&Refused>, Vec<u64>)> = BTreeMap::new();
+    let mut alike: BTreeMap<Option<(u16, &str)>, Vec<u64>> = BTreeMap::new();
     for (job, outcome) in outcomes {
-        let refused = outcome.as_ref().err();
-        let (_, jobs) = alike
-            .entry(refused.map(|refused| (refused.status, refused.code)))
-            .or_insert_with(|| (refused, Vec::new()));
-        jobs.push(job.0);
+        alike.entry(outcome.as_ref().err().map(how)).or_default().push(job.0);
     }
-    for (refused, jobs) in alike.into_values() {
+    for (refused, jobs) in alike {
         tell(peer, act, About { job: None, jobs: Some(ranges(jobs)), gpu: None }, refused);
     }
+}
+
+/// By which status and code something was refused.
+const fn how(refused: &Refused) -> (u16, &str) {
+    (refused.status, refused.code)
 }
 
 /// Copies of a job were submitted in one request.
@@ -151,10 +152,10 @@ struct About {
     gpu: Option<u32>,
 }
 
-fn tell(peer: &Peer, act: Act, About { job, jobs, gpu }: About, refused: Option<&Refused>) {
+fn tell(peer: &Peer, act: Act, About { job, jobs, gpu }: About, refused: Option<(u16, &str)>) {
     let (act, uid, user, pid) = (act.name(), peer.user.uid, &*peer.user.name, peer.pid);
     let operator = peer.user.operator.then_some(true);
-    let Some(Refused { status, code, .. }) = refused else {
+    let Some((status, code)) = refused else {
         tracing::info!(target: TARGET, act, uid, user, pid, operator, job, jobs, gpu, outcome = "done", "audit");
         return;
     };
