@@ -83,6 +83,22 @@ struct Watched {
     told: bool,
 }
 
+impl Watched {
+    /// An attempt of which nothing is at hand.
+    const fn of(attempt: Attempt) -> Self {
+        Self {
+            attempt,
+            pidfd: None,
+            pipe: None,
+            parent_of: None,
+            orphan: false,
+            why: None,
+            unheard: false,
+            told: false,
+        }
+    }
+}
+
 /// Watches supervisors and, where one was killed, the command that it left.
 pub struct Watcher {
     epoll: OwnedFd,
@@ -163,44 +179,17 @@ impl Watcher {
         // Not reaped yet, so the pid is its own.
         let pidfd =
             Pid::from_raw(child.id().cast_signed()).and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-        self.add(Watched {
-            attempt,
-            pidfd,
-            pipe,
-            parent_of: Some(child),
-            orphan: false,
-            why: None,
-            unheard: false,
-            told: false,
-        });
+        self.add(Watched { pidfd, pipe, parent_of: Some(child), ..Watched::of(attempt) });
     }
 
     /// Watches an attempt of an earlier life, by what was found of it.
     pub fn adopted(&self, attempt: Attempt, pidfd: OwnedFd, orphan: bool) {
-        self.add(Watched {
-            attempt,
-            pidfd: Some(pidfd),
-            pipe: None,
-            parent_of: None,
-            orphan,
-            why: None,
-            unheard: false,
-            told: false,
-        });
+        self.add(Watched { pidfd: Some(pidfd), orphan, ..Watched::of(attempt) });
     }
 
     /// Watches an attempt of which nothing could be found out for the present, which the log says already.
     pub fn undecided(&self, attempt: Attempt) {
-        self.add(Watched {
-            attempt,
-            pidfd: None,
-            pipe: None,
-            parent_of: None,
-            orphan: false,
-            why: None,
-            unheard: false,
-            told: true,
-        });
+        self.add(Watched { told: true, ..Watched::of(attempt) });
     }
 
     fn add(&self, watched: Watched) {
@@ -463,24 +452,10 @@ mod tests {
         let records = Records::new(dir.path(), id);
         records.claim(&Claim::Supervisor(me)).unwrap().unwrap().write_child(me).unwrap();
         let pid = Pid::from_raw(supervisor.id().cast_signed()).unwrap();
-        watcher.add(Watched {
-            attempt: Attempt {
-                job: JobId(1),
-                attempt: 1,
-                records,
-                life,
-                group: None,
-                supervisor: None,
-                child: None,
-            },
-            pidfd: Some(pidfd_open(pid, PidfdFlags::empty()).unwrap()),
-            pipe: Some(pipe),
-            parent_of: None,
-            orphan: false,
-            why: None,
-            unheard: false,
-            told: false,
-        });
+        let attempt =
+            Attempt { job: JobId(1), attempt: 1, records, life, group: None, supervisor: None, child: None };
+        let pidfd = Some(pidfd_open(pid, PidfdFlags::empty()).unwrap());
+        watcher.add(Watched { pidfd, pipe: Some(pipe), ..Watched::of(attempt) });
         let event = told.recv_timeout(Duration::from_secs(20)).unwrap();
         supervisor.kill().unwrap();
         supervisor.wait().unwrap();

@@ -71,6 +71,14 @@ impl Desk {
         }
     }
 
+    /// Names of the tasks on a GPU and of one more, in order.
+    pub(super) fn tasks_on(&self, gpu: GpuIndex, newcomer: Option<JobIndex>) -> Vec<Arc<str>> {
+        let tenants = self.board[gpu as usize].iter().copied().chain(newcomer);
+        let mut names: Vec<Arc<str>> = tenants.map(|job| Arc::clone(&self.profile(job).name)).collect();
+        names.sort();
+        names
+    }
+
     pub(super) fn profile(&self, job: JobIndex) -> &Profile {
         &self.profiles[job as usize]
     }

@@ -111,14 +111,6 @@ impl Eaco {
         }
     }
 
-    /// Names of the tasks on a GPU and of one more.
-    fn set(&self, gpu: GpuIndex, newcomer: Option<JobIndex>) -> Vec<Arc<str>> {
-        let tenants = self.desk.board[gpu as usize].iter().copied().chain(newcomer);
-        let mut names: Vec<Arc<str>> = tenants.map(|job| Arc::clone(&self.desk.profile(job).name)).collect();
-        names.sort();
-        names
-    }
-
     /// Milliseconds at work of a job that is on GPUs, all attempts together.
     fn at_work(&self, now: Millis, job: JobIndex, world: &World) -> u64 {
         let Spent { since, before, .. } = self.spent[job as usize];
@@ -155,7 +147,7 @@ impl Eaco {
                 tenants(gpu).count() > 1 && tenants(gpu).any(|job| self.is_late(now, job, world))
             };
             let bad: Vec<Vec<Arc<str>>> =
-                gpus.iter().filter(misses).map(|gpu| self.set(*gpu, None)).collect();
+                gpus.iter().filter(misses).map(|gpu| self.desk.tasks_on(*gpu, None)).collect();
             self.watched.remove(&job);
             if !bad.is_empty() {
                 self.bad.extend(bad);
@@ -184,7 +176,7 @@ impl Eaco {
             (found > 0 || changed(*gpu))
                 && (idle || !room.watched && room.utilisation + gract <= BUSY)
                 && self.desk.joins(job, *gpu)
-                && (idle || !self.bad.contains(&self.set(*gpu, Some(job))))
+                && (idle || !self.bad.contains(&self.desk.tasks_on(*gpu, Some(job))))
         };
         let mut ranked: Vec<(bool, f64, GpuIndex)> = self
             .desk

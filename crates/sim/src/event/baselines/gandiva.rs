@@ -43,14 +43,6 @@ impl Gandiva {
         Self { desk, trials: BTreeMap::new(), failed: BTreeSet::new(), news: false }
     }
 
-    /// Names of the tasks on a GPU and of one more.
-    fn set(&self, gpu: GpuIndex, newcomer: Option<JobIndex>) -> Vec<Arc<str>> {
-        let tenants = self.desk.board[gpu as usize].iter().copied().chain(newcomer);
-        let mut names: Vec<Arc<str>> = tenants.map(|job| Arc::clone(&self.desk.profile(job).name)).collect();
-        names.sort();
-        names
-    }
-
     /// Judges the packings that have been watched for long enough.
     fn judge(&mut self, now: Millis, world: &World, decisions: &mut Vec<Decision>) {
         let on_trial: Vec<JobIndex> = self.trials.keys().copied().collect();
@@ -73,7 +65,7 @@ impl Gandiva {
             let rate = |gpu: &GpuIndex| tenants(gpu).map(|job| world.jobs[*job as usize].rate).sum::<f64>();
             let loses = |gpu: &&GpuIndex| tenants(gpu).len() > 1 && rate(gpu) <= TIME_SLICING;
             let failed: Vec<Vec<Arc<str>>> =
-                gpus.iter().filter(loses).map(|gpu| self.set(*gpu, None)).collect();
+                gpus.iter().filter(loses).map(|gpu| self.desk.tasks_on(*gpu, None)).collect();
             self.trials.remove(&job);
             self.news = true;
             if !failed.is_empty() {
@@ -95,7 +87,8 @@ impl Gandiva {
                 let will_do = |gpu: &GpuIndex| {
                     desk.joins(job, *gpu)
                         && (desk.is_idle(*gpu)
-                            || !under_trial(gpu) && !self.failed.contains(&self.set(*gpu, Some(job))))
+                            || !under_trial(gpu)
+                                && !self.failed.contains(&self.desk.tasks_on(*gpu, Some(job))))
                 };
                 desk.pick_least_utilised(job, desk.gpus().filter(will_do))
             });
