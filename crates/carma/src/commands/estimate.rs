@@ -1,7 +1,8 @@
 //! `carma estimate`: how much GPU memory a task will need.
 
+use super::signals::INTERRUPTED;
 use super::spoken::Spoken;
-use super::tracer::{self, INTERRUPTED, Shows, Traced};
+use super::tracer::{self, Shows, Traced};
 use super::{Context, dry_run, expect, submit};
 use crate::cli::EstimateArgs;
 use crate::cli::memory::{ModelArgs, PlatformArgs};

@@ -2,6 +2,7 @@
 
 use super::Context;
 use super::printed::Printed;
+use super::signals::{self, INTERRUPTED};
 use crate::cli::IdRange;
 use carma_api::wire::{
     DoneReply, JobsReply, MOST_AT_ONCE, OrderOutcome, OrdersReply, OrdersRequest, RefusedView,
@@ -12,6 +13,8 @@ use carma_cli::failure::{Failure, Outcome};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -80,17 +83,23 @@ pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order:
             Err(e) => return Err(e.into()),
         }
     }
-    let Given { done, ended } = give_all(&mut client, target, ids, order);
+    let stopped = if ids.len() > 1 { signals::stopped_between_requests()? } else { Arc::default() };
+    let Given { done, ended } = give_all(&mut client, target, ids, order, &stopped);
     let mut told = Told::default();
     in_order(&named, done).for_each(|done| told.add(done));
     told.end(ended)
 }
 
 /// Gives an order for each in turn, with as few requests as the daemon lets it be. What came of it, as far as it got.
-fn give_all(client: &mut Client, target: Target, ids: Vec<u64>, order: &str) -> Given {
+/// `stopped`: no more is asked once it is set.
+fn give_all(client: &mut Client, target: Target, ids: Vec<u64>, order: &str, stopped: &AtomicBool) -> Given {
     let mut several = target == Target::Jobs && ids.len() > 1 && OF_SEVERAL.contains(&order);
     let (mut left, mut done) = (VecDeque::from(ids), Vec::new());
     while let Some(next) = left.front().copied() {
+        if stopped.load(Ordering::Relaxed) {
+            let text = format!("interrupted; {} {}s did not get the order", left.len(), target.word());
+            return Given { done, ended: Some(Failure { code: INTERRUPTED, ..Failure::new(text) }) };
+        }
         let answer = if several {
             let ids = left.iter().copied().take(MOST_AT_ONCE as usize).collect();
             ask_of_several(client, order, &OrdersRequest { ids })
@@ -286,7 +295,7 @@ mod tests {
             asked
         });
         let mut client = Client::connect(&socket).unwrap();
-        let given = give_all(&mut client, Target::Jobs, ids.to_vec(), "hold");
+        let given = give_all(&mut client, Target::Jobs, ids.to_vec(), "hold", &AtomicBool::new(false));
         drop(client);
         (daemon.join().unwrap(), given)
     }
@@ -317,6 +326,17 @@ mod tests {
         assert_eq!(asked, lists);
         let ended = "the disk is full; 2 jobs did not get the order";
         assert_eq!(texts(given), ["3: job 3 is held", "1: no", "2: job 2 is held", ended]);
+    }
+
+    #[test]
+    fn what_was_done_before_an_interruption_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        let mut client = Client::connect(&socket).unwrap();
+        let given = give_all(&mut client, Target::Jobs, vec![1, 2, 3], "cancel", &AtomicBool::new(true));
+        assert_eq!(given.ended.as_ref().map(|ended| ended.code), Some(INTERRUPTED));
+        assert_eq!(texts(given), ["interrupted; 3 jobs did not get the order"]);
     }
 
     #[test]

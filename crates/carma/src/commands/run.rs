@@ -1,6 +1,7 @@
 //! `carma run`: submit, follow the output, return the job's exit code.
 
 use super::follow::{Follower, Log};
+use super::signals::INTERRUPTED;
 use super::stream::{self, Attendant, Ending, Events, say};
 use super::submit::{Surroundings, dry_run, expected, requests, send};
 use super::tracer::Shows;
@@ -12,8 +13,6 @@ use carma_api::{Client, output};
 use carma_cli::failure::{Failure, Outcome};
 use std::path::Path;
 
-/// What a shell shows for a program that SIGINT ended.
-const INTERRUPTED: u8 = 130;
 /// What a shell shows for a program that SIGPIPE ended.
 const CLOSED: u8 = 141;
 

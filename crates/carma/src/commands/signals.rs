@@ -65,6 +65,28 @@ pub(crate) fn stopped() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stopped)
 }
 
+/// Exit code of a command that was interrupted, as a shell shows SIGINT.
+pub(crate) const INTERRUPTED: u8 = 130;
+
+/// The same for a command that sends one request after the other: it looks at this between two, and says what was done so far. The second
+/// signal ends it at once, in case the daemon does not answer.
+///
+/// # Errors
+/// When the system gives no more threads or descriptors.
+pub(crate) fn stopped_between_requests() -> Result<Arc<AtomicBool>, Failure> {
+    let stopped = Arc::new(AtomicBool::new(false));
+    let set = Arc::clone(&stopped);
+    let heard = move || {
+        if set.swap(true, Ordering::Relaxed) {
+            std::process::exit(INTERRUPTED.into());
+        }
+        true
+    };
+    catch(&[SignalKind::hangup()], heard)
+        .map_err(|e| Failure::new(format!("cannot watch for signals: {e}")))?;
+    Ok(stopped)
+}
+
 /// Whether this process ignores the signal.
 fn is_ignored(kind: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -2,7 +2,8 @@
 
 use super::expect::{self, Modelled, Source};
 use super::printed::Printed;
-use super::tracer::{self, INTERRUPTED, Shows, Traced};
+use super::signals::{self, INTERRUPTED};
+use super::tracer::{self, Shows, Traced};
 use super::{Context, dry_run, stream};
 use crate::cli::memory::TracerArgs;
 use crate::cli::{JobArgs, SubmitArgs};
@@ -17,6 +18,8 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Seconds after which the dry run of a job is stopped; what was seen until then counts.
 const DRY_RUN: u32 = 600;
@@ -52,9 +55,15 @@ pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
     let (mut accepted, mut told, mut printed) = (Vec::new(), None, Printed::default());
     let all = requests.len() * args.repeat as usize;
     let (mut taken, mut outcome) = (0, Ok(0));
+    let stopped = if all > 1 { signals::stopped_between_requests()? } else { Arc::default() };
     'all: for (nth, (request, _)) in requests.iter().enumerate() {
         let until = (nth + 1) * args.repeat as usize;
         while taken < until {
+            if stopped.load(Ordering::Relaxed) {
+                let interrupted = Failure { code: INTERRUPTED, ..Failure::new("interrupted") };
+                outcome = Err(after(interrupted, taken, all));
+                break 'all;
+            }
             match send(&mut client, request, until - taken) {
                 Ok(reply) => {
                     for reply in reply.each() {

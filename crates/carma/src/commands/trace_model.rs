@@ -2,7 +2,8 @@
 
 use super::Context;
 use super::estimate::{self, platform};
-use super::tracer::{self, INTERRUPTED, Launch, Shows, option};
+use super::signals::INTERRUPTED;
+use super::tracer::{self, Launch, Shows, option};
 use crate::cli::memory::TraceModelArgs;
 use carma_cli::failure::{Failure, Outcome};
 use carma_cli::{Screen, print, print_json};

@@ -1,6 +1,6 @@
 //! Runs the tracer: Python files inside this binary that record a program's allocations without a GPU.
 
-use super::signals::times_caught;
+use super::signals::{INTERRUPTED, times_caught};
 use super::stream::Events;
 use crate::cli::memory::TracerArgs;
 use carma_cli::failure::{Failure, GENERAL};
@@ -26,8 +26,6 @@ use tokio::signal::unix::SignalKind;
 
 /// The tracer stops itself at its limit. Code that does not return to Python is ended so much later.
 const GRACE: Duration = Duration::from_secs(30);
-/// What a shell shows for a program that SIGINT ended.
-pub(crate) const INTERRUPTED: u8 = 130;
 /// Lines of a program's output that are shown where it failed.
 const TAIL: usize = 15;
 /// Of the tracer's files the one that puts back what the program would have lost.

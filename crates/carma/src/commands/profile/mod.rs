@@ -2,6 +2,7 @@
 
 mod table;
 
+use super::signals::INTERRUPTED;
 use super::stream::{Event, Events};
 use super::{Context, unmeasured};
 use crate::cli::profile::ProfileArgs;
@@ -14,9 +15,6 @@ use std::io::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 use tokio::signal::unix::SignalKind;
-
-/// What a shell shows for a program that SIGINT ended.
-const INTERRUPTED: u8 = 130;
 
 /// Runs the verb.
 pub(crate) fn run(context: &Context, args: &ProfileArgs) -> Outcome {
