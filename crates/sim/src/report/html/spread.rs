@@ -39,7 +39,7 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], or
         let completed = run.jobs.iter().filter(|job| job.end.is_some()).count();
         let of = if origin == Origin::Simulated { run.jobs.len() } else { completed };
         waits.push(Curve::of(of, waited.into_iter()));
-        slowdowns.push(Curve::of(of, slowdown(run, &on_gpus).into_iter()));
+        slowdowns.push(Curve::of(of - unknown_alone(run), slowdown(run, &on_gpus).into_iter()));
     }
     let longest = largest(waits.iter().filter_map(|c| c.values.last().copied()));
     let wait_ticks = time_ticks(0.0, if longest > 0.0 { longest } else { 1.0 }, 6);
@@ -55,6 +55,14 @@ pub(super) fn section(out: &mut String, runs: &[RunResult], names: &[String], or
     if let Some(run) = first.filter(|run| over < run.jobs.len()) {
         let of = plural(run.jobs.len() as u64, "job", "jobs");
         let _ = writeln!(out, "<p class=\"remark\">Of the {over} of {of} that completed.</p>");
+    }
+    let unknown = runs.iter().map(unknown_alone).max().unwrap_or(0);
+    if unknown > 0 {
+        let _ = writeln!(
+            out,
+            "<p class=\"remark\">Slowdown: without {} whose time alone is not known, or next to nothing.</p>",
+            plural(unknown as u64, "job", "jobs")
+        );
     }
     let never: usize = waits.iter().map(|c| c.of - c.values.len()).max().unwrap_or(0);
     if never > 0 {
@@ -119,6 +127,11 @@ fn wait(run: &RunResult, on_gpus: &[f64]) -> Vec<f64> {
 fn until_start(run: &RunResult) -> Vec<f64> {
     let waits = run.jobs.iter().filter(|job| job.end.is_some());
     waits.filter_map(|job| Some(job.last_start?.since(job.arrival).as_secs_f64())).collect()
+}
+
+/// Jobs that completed and have no time alone to compare with.
+fn unknown_alone(run: &RunResult) -> usize {
+    run.jobs.iter().filter(|job| job.end.is_some() && job.solo.0 == 0).count()
 }
 
 /// Of each job that completed: its time on GPUs over the time alone.

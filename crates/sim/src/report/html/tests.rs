@@ -235,6 +235,23 @@ fn marks_close_to_each_other_have_labels_of_their_own() {
 }
 
 #[test]
+fn jobs_without_a_time_alone_are_no_part_of_the_slowdowns() {
+    let mut runs = three();
+    runs.truncate(1);
+    for job in &mut runs[0].jobs {
+        job.end = job.end.or(Some(job.arrival));
+    }
+    let remarks = |page: &str| {
+        let (_, section) = page.split_once("Cumulative distribution: Slowdown").unwrap();
+        let (section, _) = section.split_once("</section>").unwrap();
+        (section.contains("never completed"), section.contains("without 1 job whose time alone"))
+    };
+    let all = remarks(&shown(&runs));
+    runs[0].jobs[0].solo = Millis::ZERO;
+    assert_eq!([all, remarks(&shown(&runs))], [(false, false), (false, true)]);
+}
+
+#[test]
 fn what_a_user_puts_back_into_the_queue_the_policy_did_not_take() {
     let mut runs = three();
     runs[0].stretches[0].how = End::Requeued;
