@@ -70,6 +70,8 @@ const SILENCE: f64 = 10.0;
 const STANDSTILL: f64 = 100.0;
 /// A job moves for at least this share of the time, or its silences are no pauses.
 const MOVING: f64 = 0.25;
+/// A first measurement that begins with something faster than work begins anew from its middle, until so many times as long as it has passed.
+const TRIES: u64 = 4;
 /// Commands whose profiles are kept; of the user who has the most, the one used least lately is forgotten.
 const MOST_PROFILES: usize = 2048;
 /// The model is stored so often at most: its state is large, and what a crash loses is seen again.
@@ -695,7 +697,9 @@ impl Slowdowns {
             return;
         }
         let own = watch.own.as_ref();
-        if watch.rate.is_none() && begins_with_other(&self.paces, id, (since, now), own) {
+        // Not for ever, where counts come in bursts.
+        let is_early = since.since(begins.max(works)).0 < TRIES * PROFILE.0;
+        if watch.rate.is_none() && is_early && begins_with_other(&self.paces, id, (since, now), own) {
             *alone = Alone::new(midway(since, now));
             return;
         }
@@ -793,7 +797,9 @@ impl Slowdowns {
             return None;
         }
         let is_known = watch.rate.is_some() || earlier.is_some();
+        let is_early = from.since(neighbourhood.measurable()).0 < TRIES * window.0;
         if !is_known
+            && is_early
             && watch.windows.steps.is_none()
             && begins_with_other(&self.paces, id, (from, now), watch.own.as_ref())
         {
