@@ -73,6 +73,14 @@ pub enum ClientError {
     },
 }
 
+impl ClientError {
+    /// Whether the daemon answered, and said no. After any other error the next request fails as well.
+    #[must_use]
+    pub const fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused { .. })
+    }
+}
+
 /// A piece of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogPiece {

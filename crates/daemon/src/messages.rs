@@ -76,7 +76,7 @@ pub enum Bulk {
 }
 
 impl Bulk {
-    /// Whether its client is gone.
+    /// Whether its client has disconnected.
     pub fn is_given_up(&self) -> bool {
         match self {
             Self::Submit(.., answer) => answer.is_closed(),

@@ -70,7 +70,7 @@ const SILENCE: f64 = 10.0;
 const STANDSTILL: f64 = 100.0;
 /// A job moves for at least this share of the time, or its silences are no pauses.
 const MOVING: f64 = 0.25;
-/// A first measurement that begins with something faster than work begins anew from its middle, until so many times as long as it has passed.
+/// A first measurement whose first half is much faster than its second starts again from its middle, until so many times its length have passed.
 const TRIES: u64 = 4;
 /// Commands whose profiles are kept; of the user who has the most, the one used least lately is forgotten.
 const MOST_PROFILES: usize = 2048;
@@ -562,9 +562,7 @@ impl Slowdowns {
         before: Option<Rate>,
     ) {
         let id = job.spec.id;
-        tracing::debug!(
-            "job {id}: it counts several times slower than at first, which was no work: that counts for nothing"
-        );
+        tracing::debug!("job {id} counts several times slower than at first: what it did before is left out");
         let Some(watch) = self.watched.get_mut(&id) else { return };
         let is_alone = Neighbourhood::of(id, gpus).is_some_and(|neighbourhood| neighbourhood.alone);
         if is_alone {
@@ -697,7 +695,7 @@ impl Slowdowns {
             return;
         }
         let own = watch.own.as_ref();
-        // Not for ever, where counts come in bursts.
+        // Bounded: counts that come in bursts look like this again and again.
         let is_early = since.since(begins.max(works)).0 < TRIES * PROFILE.0;
         if watch.rate.is_none() && is_early && begins_with_other(&self.paces, id, (since, now), own) {
             *alone = Alone::new(midway(since, now));
@@ -1231,18 +1229,19 @@ impl Neighbourhood {
 /// When the last tenant of these GPUs had begun and settled a little, or the last one that left had been gone for as long; `None`: one has not
 /// begun yet. From then on progress beside all of them is measured, over windows of `slowdown_window`.
 pub(crate) fn settled_at(gpus: &[&Gpu]) -> Option<Millis> {
-    let tenants = gpus.iter().flat_map(|gpu| &gpu.tenants);
-    let begun: Option<Vec<Millis>> = tenants.map(|t| t.active_since).collect();
-    let changed = gpus.iter().filter_map(|gpu| gpu.changed);
-    begun?.into_iter().chain(changed).max().map(|at| at + SETTLING)
+    all_since(gpus, |tenant| tenant.active_since).map(|at| at + SETTLING)
 }
 
-/// Since when all that are on these GPUs have been at their steps, with none coming or going; `None`: one of them has told of none.
+/// Since when all tenants of these GPUs have been at their steps, with none coming or going; `None`: one has reported no step.
 fn at_steps_since(gpus: &[&Gpu]) -> Option<Millis> {
-    let tenants = gpus.iter().flat_map(|gpu| &gpu.tenants);
-    let stepped: Option<Vec<Millis>> = tenants.map(|t| t.stepped.map(|at| at + FIRST_STEPS)).collect();
+    all_since(gpus, |tenant| Some(tenant.stepped? + FIRST_STEPS))
+}
+
+/// The latest of a time of each tenant, and of when one last came or went; `None`: it is not known of one of them.
+fn all_since(gpus: &[&Gpu], of: impl Fn(&Tenant) -> Option<Millis>) -> Option<Millis> {
+    let times: Option<Vec<Millis>> = gpus.iter().flat_map(|gpu| &gpu.tenants).map(of).collect();
     let changed = gpus.iter().filter_map(|gpu| gpu.changed);
-    stepped?.into_iter().chain(changed).max()
+    times?.into_iter().chain(changed).max()
 }
 
 /// Whether a job was placed on a GPU and has no process there yet.

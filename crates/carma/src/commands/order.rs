@@ -105,7 +105,7 @@ fn give_all(client: &mut Client, target: Target, ids: Vec<u64>, order: &str, sto
             ask_of_several(client, order, &OrdersRequest { ids })
         } else {
             match ask(client, target, next, order) {
-                Err(broken) if !matches!(broken, ClientError::Refused { .. }) => Err(broken),
+                Err(broken) if !broken.is_refusal() => Err(broken),
                 answer => Ok(vec![(next, answer)]),
             }
         };
@@ -118,8 +118,7 @@ fn give_all(client: &mut Client, target: Target, ids: Vec<u64>, order: &str, sto
             Err(ClientError::Refused { status: NO_SUCH_ADDRESS, .. }) => several = false,
             Err(error) => {
                 // What became of the others where the answer was lost is not known.
-                let how =
-                    if matches!(error, ClientError::Refused { .. }) { "did not get" } else { "may not have" };
+                let how = if error.is_refusal() { "did not get" } else { "may not have" };
                 let failure = Failure::from(error);
                 let message = failure.message.map(|text| match left.len() {
                     1 => text,
@@ -218,9 +217,7 @@ pub(crate) fn each<T>(
     let mut told = Told::default();
     for item in all {
         match one(item) {
-            Err(broken) if !matches!(broken, ClientError::Refused { .. }) => {
-                return told.end(Some(broken.into()));
-            }
+            Err(broken) if !broken.is_refusal() => return told.end(Some(broken.into())),
             done => told.add(done),
         }
     }

@@ -48,25 +48,17 @@ pub(crate) fn catch(more: &[SignalKind], mut heard: impl FnMut() -> bool + Send 
     Ok(())
 }
 
+/// Exit code of a command that was interrupted, as a shell shows SIGINT.
+pub(crate) const INTERRUPTED: u8 = 130;
+
 /// Set by the first signal that asks this command to end, a terminal's that goes away among them: its tasks must not be
 /// left behind.
 ///
 /// # Errors
 /// When the system gives no more threads or descriptors.
 pub(crate) fn stopped() -> Result<Arc<AtomicBool>, Failure> {
-    let stopped = Arc::new(AtomicBool::new(false));
-    let set = Arc::clone(&stopped);
-    let heard = move || {
-        set.store(true, Ordering::Relaxed);
-        true
-    };
-    catch(&[SignalKind::hangup()], heard)
-        .map_err(|e| Failure::new(format!("cannot watch for signals: {e}")))?;
-    Ok(stopped)
+    stopped_or(|| {})
 }
-
-/// Exit code of a command that was interrupted, as a shell shows SIGINT.
-pub(crate) const INTERRUPTED: u8 = 130;
 
 /// The same for a command that sends one request after the other: it looks at this between two, and says what was done so far. The second
 /// signal ends it at once, in case the daemon does not answer.
@@ -74,11 +66,16 @@ pub(crate) const INTERRUPTED: u8 = 130;
 /// # Errors
 /// When the system gives no more threads or descriptors.
 pub(crate) fn stopped_between_requests() -> Result<Arc<AtomicBool>, Failure> {
+    stopped_or(|| std::process::exit(INTERRUPTED.into()))
+}
+
+/// `again`: what each further signal does.
+fn stopped_or(again: fn()) -> Result<Arc<AtomicBool>, Failure> {
     let stopped = Arc::new(AtomicBool::new(false));
     let set = Arc::clone(&stopped);
     let heard = move || {
         if set.swap(true, Ordering::Relaxed) {
-            std::process::exit(INTERRUPTED.into());
+            again();
         }
         true
     };

@@ -237,19 +237,30 @@ impl State {
         })
     }
 
-    pub(super) fn hold(&mut self, id: JobId, by: &User) -> Result<(), Rejected> {
+    /// Whether a job is held already as this user would hold it. One that its own user holds an operator may hold, too.
+    ///
+    /// # Errors
+    /// There is no such job, or the user may not hold it.
+    pub fn is_held(&self, id: JobId, by: &User) -> Result<bool, Rejected> {
         let job = self.get(id)?;
         self.allowed(job, by)?;
+        let Phase::Held { operator, gone, .. } = &job.phase else { return Ok(false) };
+        Ok(*operator || gone.is_some() || by.is(&job.spec.user))
+    }
+
+    pub(super) fn hold(&mut self, id: JobId, by: &User) -> Result<(), Rejected> {
+        if self.is_held(id, by)? {
+            return Ok(());
+        }
+        let job = self.get(id)?;
         match job.phase {
             Phase::Pending => {
                 let operator = !by.is(&job.spec.user) && !by.is_repair();
                 self.hold_back(id, Phase::Held { by: by.name.clone(), operator, gone: None })
             }
-            Phase::Held { operator: false, gone: None, .. } if !by.is(&job.spec.user) => self
-                .update(id, |job| {
-                    job.phase = Phase::Held { by: by.name.clone(), operator: true, gone: None }
-                }),
-            Phase::Held { .. } => Ok(()),
+            Phase::Held { .. } => self.update(id, |job| {
+                job.phase = Phase::Held { by: by.name.clone(), operator: true, gone: None }
+            }),
             Phase::Launching { .. } => Err(Rejected::WrongState {
                 job: id,
                 state: "being started",

@@ -18,7 +18,7 @@ use carma_api::{MAX_BODY, VERSION};
 use carma_core::explain::Reason;
 use carma_core::input::{Input, Rejected};
 use carma_core::ledger::Gpu;
-use carma_core::model::{GpuId, Job, JobId, NewJob, Phase, SuspendStep, User};
+use carma_core::model::{GpuId, Job, JobId, NewJob, Phase, SuspendStep};
 use carma_core::plan::{bars_move, best_place};
 use carma_core::state::State;
 use carma_core::units::MiB;
@@ -40,7 +40,7 @@ impl Engine {
     /// Works on the first request about several jobs for as long as a part of a turn may take. Its client sends what is left again, so such
     /// requests are served in turn.
     pub(super) fn work_on_bulk(&mut self) {
-        // What a client asked that is gone would be done without anybody being told.
+        // Requests of clients that have disconnected are dropped: no client would learn what was done.
         while self.bulk.pop_front_if(|bulk| bulk.is_given_up()).is_some() {}
         let Some(bulk) = self.bulk.pop_front() else { return };
         match bulk {
@@ -247,8 +247,9 @@ impl Engine {
         {
             self.state.allowed(job, &by)?;
         }
+        // There is nothing to journal then. Who may not hold it is refused below.
         if let Order::Hold(id) = order
-            && self.is_held(id, &by)?
+            && self.state.is_held(id, &by) == Ok(true)
         {
             return Ok(DoneReply { version: VERSION, id: id.0, text: format!("job {id} is held already") });
         }
@@ -301,14 +302,6 @@ impl Engine {
             Err(rejected) => Err(rejected.into()),
             Ok(()) => Ok(DoneReply { version: VERSION, id, text }),
         }
-    }
-
-    /// Whether a job is held as this user would hold it: then there is nothing to journal. One that its own user holds an operator may hold, too.
-    fn is_held(&self, id: JobId, by: &User) -> Result<bool, Refused> {
-        let Some(job) = self.state.job(id) else { return Ok(false) };
-        self.state.allowed(job, by)?;
-        let Phase::Held { operator, gone, .. } = &job.phase else { return Ok(false) };
-        Ok(*operator || gone.is_some() || by.is(&job.spec.user))
     }
 
     /// What is said of a job that is to come back.

@@ -684,7 +684,7 @@ fn what_asks_something_of_many_jobs_keeps_no_other_waiting() {
     assert_ne!(machine.engine.patience(), Duration::ZERO);
 }
 
-/// What a client asked that is gone by then is not done: nobody would know of it.
+/// Bulk requests of clients that have disconnected are dropped: no client would learn what was done.
 #[test]
 fn what_is_asked_of_many_jobs_by_a_client_that_is_gone_is_not_done() {
     let mut machine = Machine::new();

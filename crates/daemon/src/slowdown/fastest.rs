@@ -61,11 +61,13 @@ impl Stretches {
         let [first, second] = std::mem::take(&mut stretch.before);
         *stretch = Stretch { since: now, due, before: [second.clone(), told.clone()] };
         let ((since, a), (_, b), (_, c)) = (first?, second?, told?);
-        let all = [&a, &b, &c];
-        let by_speed = |a: &&&Rate, b: &&&Rate| a.per_s.total_cmp(&b.per_s);
-        let (slowest, fastest) = all.iter().min_by(by_speed).zip(all.iter().max_by(by_speed))?;
-        let alike = a.counts_like(&b) && b.counts_like(&c);
-        alike.then(|| Steady { since, slowest: (*slowest).clone(), fastest: (*fastest).clone() })
+        if !(a.counts_like(&b) && b.counts_like(&c)) {
+            return None;
+        }
+        let mut rates = [a, b, c];
+        rates.sort_by(|a, b| a.per_s.total_cmp(&b.per_s));
+        let [slowest, _, fastest] = rates;
+        Some(Steady { since, slowest, fastest })
     }
 
     /// The job is not at its steps any more.
