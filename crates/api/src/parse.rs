@@ -1,4 +1,4 @@
-//! Sizes and durations as users write them.
+//! Sizes and durations as users write them, and numbers of jobs and GPUs as they are printed.
 
 use crate::wire::LONGEST_GRACE_MS;
 use carma_core::units::{MiB, Millis};
@@ -14,6 +14,20 @@ pub const fn is_deceptive(c: char) -> bool {
         c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
     )
+}
+
+/// Numbers of jobs or GPUs as ranges, as commands take them: `1-3,7`.
+#[must_use]
+pub fn ranges(mut numbers: Vec<u64>) -> String {
+    numbers.sort_unstable();
+    numbers.dedup();
+    let runs = numbers.chunk_by(|a, b| a + 1 == *b);
+    let told = runs.filter_map(|run| match run {
+        [one] => Some(one.to_string()),
+        [first, .., last] => Some(format!("{first}-{last}")),
+        [] => None,
+    });
+    told.collect::<Vec<_>>().join(",")
 }
 
 /// Reads a memory size: `20G`, `20GiB`, `512M`, `9.5G`, `1T`. Sizes are binary (`20G` = 20 GiB); a
@@ -226,6 +240,13 @@ pub fn cpus(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_that_follow_each_other_are_a_range() {
+        assert_eq!(ranges(vec![9, 2, 1, 3, 7, 10, 3]), "1-3,7,9-10");
+        assert_eq!(ranges(vec![u64::MAX - 1, u64::MAX]), format!("{}-{}", u64::MAX - 1, u64::MAX));
+        assert_eq!(ranges(Vec::new()), "");
+    }
     use crate::wire::CheckpointSignal;
 
     #[test]

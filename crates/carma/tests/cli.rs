@@ -79,6 +79,9 @@ impl Daemon {
     }
 }
 
+/// Status of an answer in whose place the connection breaks.
+const BREAKS: u16 = 0;
+
 /// One connection, as many requests as the client makes.
 fn serve(stream: &UnixStream, table: &Mutex<Answers>, log: &Mutex<Vec<Asked>>) -> Option<()> {
     let mut reader = BufReader::new(stream);
@@ -107,6 +110,9 @@ fn serve(stream: &UnixStream, table: &Mutex<Answers>, log: &Mutex<Vec<Asked>>) -
             .find(|(known, _)| *known == what)
             .and_then(|(_, queue)| if queue.len() > 1 { queue.pop_front() } else { queue.front().cloned() })
             .unwrap_or_else(|| (404, error("not_found", &format!("nothing is known of {what}"))));
+        if status == BREAKS {
+            return None;
+        }
         let place = |name: &str, key: &str| body[key].as_u64().map(|n| format!("{name}: {n}\r\n"));
         let headers = [place(LOG_AT, "at"), place(LOG_END, "end")].map(Option::unwrap_or_default).concat();
         let body = body["bytes"].as_str().map_or_else(|| body.to_string(), str::to_owned);
@@ -243,6 +249,43 @@ fn refusals_have_codes_of_their_own() {
     assert_eq!((code(&output), err(&output).as_str()), (75, "carma: the queue is full\n"));
     let output = daemon.carma(&["drain", "9"]);
     assert_eq!((code(&output), err(&output).as_str()), (1, "carma: there is no GPU 9\n"));
+}
+
+#[test]
+fn equal_refusals_are_one_line_and_a_break_says_how_far_it_got() {
+    let over = |id: u64| {
+        let text = format!("job {id} is over already; see `carma show {id}`");
+        json!({"id": id, "text": text, "refused": {"status": 409, "code": "conflict"}})
+    };
+    let all: Vec<_> = (1..=30)
+        .map(|id| if id % 2 == 0 { over(id) } else { json!({"id": id, "text": "cancelled"}) })
+        .collect();
+    let done = |id: u64| json!({"version": 1, "id": id, "text": "suspended"});
+    let daemon = Daemon::start(&[
+        ("POST /v1/orders/cancel", 200, outcomes(&all)),
+        ("POST /v1/orders/cancel", 200, outcomes(&all[..20])),
+        ("POST /v1/orders/cancel", BREAKS, json!({})),
+        ("POST /v1/jobs/1/suspend", 200, done(1)),
+        ("POST /v1/jobs/2/suspend", 409, error("conflict", "job 2 is PENDING")),
+        ("POST /v1/jobs/3/suspend", BREAKS, json!({})),
+    ]);
+    let likewise = "carma: job 2 is over already; see `carma show 2`; likewise jobs 4,6,8,10,12,14,16,18,20";
+    let output = daemon.carma(&["cancel", "1-30"]);
+    assert_eq!((code(&output), out(&output).lines().count()), (1, 15));
+    assert_eq!(err(&output), format!("{likewise},22,24,26,28,30\n"));
+    let output = daemon.carma(&["cancel", "1-30"]);
+    assert_eq!((code(&output), out(&output).lines().count()), (1, 10));
+    let told = err(&output);
+    assert!(told.starts_with(&format!("{likewise}\ncarma: the daemon at ")), "{told}");
+    assert!(
+        told.contains("; of 30 jobs 10 got the order, 10 were refused, 10 may not have got it\n"),
+        "{told}"
+    );
+    let output = daemon.carma(&["suspend", "1-5"]);
+    assert_eq!((code(&output), out(&output).as_str()), (1, "job 1: suspended\n"));
+    let told = err(&output);
+    assert!(told.starts_with("carma: job 2 is PENDING\ncarma: the daemon at "), "{told}");
+    assert!(told.contains("; of 5 jobs 1 got the order, 1 was refused, 3 may not have got it\n"), "{told}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 use crate::messages::{Order, Peer};
 use crate::refused::Refused;
+use carma_api::parse::ranges;
 use carma_core::input::Input;
 use carma_core::model::{Finished, JobId, Phase};
 use carma_core::state::State;
@@ -166,19 +167,6 @@ fn tell(peer: &Peer, act: Act, About { job, jobs, gpu }: About, refused: Option<
     );
 }
 
-/// Numbers as ranges: `1-3,7`.
-fn ranges(mut numbers: Vec<u64>) -> String {
-    numbers.sort_unstable();
-    numbers.dedup();
-    let runs = numbers.chunk_by(|a, b| a + 1 == *b);
-    let told = runs.filter_map(|run| match run {
-        [one] => Some(one.to_string()),
-        [first, .., last] => Some(format!("{first}-{last}")),
-        [] => None,
-    });
-    told.collect::<Vec<_>>().join(",")
-}
-
 /// What happened to jobs and is on disk: launches, exits, ends.
 pub fn happened(state: &State, inputs: &[(Millis, Input)], finished: &[Finished]) {
     let owner = |job: JobId| {
@@ -235,7 +223,7 @@ pub fn connections(uid: u32, pid: Option<i32>, refused: u64, closed: u64, held: 
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST_REFUSED, REFUSED_EVERY, Refusals, ranges};
+    use super::{MOST_REFUSED, REFUSED_EVERY, Refusals};
     use std::time::{Duration, Instant};
 
     #[test]
@@ -246,12 +234,5 @@ mod tests {
         assert_eq!(told, MOST_REFUSED as usize);
         assert_eq!(of.tell(begin + REFUSED_EVERY), Some(900), "with the next that is told");
         assert_eq!(of.tell(begin + REFUSED_EVERY), Some(0));
-    }
-
-    #[test]
-    fn numbers_that_follow_each_other_are_a_range() {
-        assert_eq!(ranges(vec![9, 2, 1, 3, 7, 10, 3]), "1-3,7,9-10");
-        assert_eq!(ranges(vec![u64::MAX - 1, u64::MAX]), format!("{}-{}", u64::MAX - 1, u64::MAX));
-        assert_eq!(ranges(Vec::new()), "");
     }
 }

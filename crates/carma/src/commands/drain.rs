@@ -18,7 +18,8 @@ pub(crate) fn run(context: &Context, args: &DrainArgs) -> Outcome {
     }
     let mut client = context.client()?;
     let mut gpus = Vec::new();
-    let drained = order::each(IdRange::all(&args.gpus), |gpu| {
+    let all = IdRange::all(&args.gpus).into_iter().map(|gpu| (gpu, gpu)).collect();
+    let drained = order::each(order::Target::Gpus, all, |gpu| {
         let done = order::ask(&mut client, order::Target::Gpus, gpu, "drain")?;
         gpus.push(gpu);
         Ok(done)
@@ -26,7 +27,8 @@ pub(crate) fn run(context: &Context, args: &DrainArgs) -> Outcome {
     let jobs: JobsReply = client.get("/v1/jobs")?;
     // Jobs would come back to a GPU that could not be drained.
     let there = jobs.jobs.iter().filter(|job| job.gpus.iter().any(|gpu| gpus.contains(&u64::from(*gpu))));
-    let left = order::each(there, |job| leave(&mut client, job))?;
+    let there = there.map(|job| (job.id, job)).collect();
+    let left = order::each(order::Target::Jobs, there, |job| leave(&mut client, job))?;
     Ok(if drained == 0 { left } else { drained })
 }
 

@@ -3,6 +3,7 @@
 use super::queue::named_gpus;
 use super::{Context, show, unwritten};
 use crate::cli::ShowArgs;
+use carma_api::parse;
 use carma_api::wire::{
     EndView, ExplainReply, GpuVerdict, JobView, NeighbourView, RelievedView, RunningView, TimeView,
     WaitingView,
@@ -379,19 +380,11 @@ const WHAT_IS_PREDICTED: &str = "Predicted, of the speed alone: KEEPS this job, 
 /// `0-3,7`; of many the first, and how many.
 fn ranges(group: &[&GpuVerdict]) -> String {
     const WIDTH: usize = 12;
-    let mut runs: Vec<(u32, u32)> = Vec::new();
-    for verdict in group {
-        match runs.last_mut() {
-            Some((_, last)) if *last + 1 == verdict.gpu => *last = verdict.gpu,
-            _ => runs.push((verdict.gpu, verdict.gpu)),
-        }
-    }
-    let run = |(from, to): &(u32, u32)| if from == to { from.to_string() } else { format!("{from}-{to}") };
-    let all = runs.iter().map(run).collect::<Vec<_>>().join(",");
+    let all = parse::ranges(group.iter().map(|verdict| verdict.gpu.into()).collect());
     if all.len() <= WIDTH {
         return all;
     }
-    format!("{},… ({})", runs.first().map(run).unwrap_or_default(), group.len())
+    format!("{},… ({})", all.split(',').next().unwrap_or_default(), group.len())
 }
 
 /// The jobs on a GPU, or how many; of several GPUs how many on each.

@@ -7,7 +7,7 @@ use crate::cli::IdRange;
 use carma_api::wire::{
     DoneReply, JobsReply, MOST_AT_ONCE, OrderOutcome, OrdersReply, OrdersRequest, RefusedView,
 };
-use carma_api::{Client, ClientError};
+use carma_api::{Client, ClientError, parse};
 use carma_cli::clean;
 use carma_cli::failure::{Failure, Outcome};
 use std::cmp::Reverse;
@@ -62,7 +62,15 @@ type Done = Result<String, ClientError>;
 /// What came of an order for those that got it, and what kept it from the others.
 struct Given {
     done: Vec<(u64, Done)>,
-    ended: Option<Failure>,
+    ended: Option<Ended>,
+}
+
+/// What kept an order from those that were left.
+struct Ended {
+    failure: Failure,
+    left: usize,
+    /// Whether these may have got it all the same: the answer was lost.
+    perhaps: bool,
 }
 
 /// Gives an order for each target, and says what came of it in the order in which they were named.
@@ -85,8 +93,10 @@ pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order:
     }
     let stopped = if ids.len() > 1 { signals::stopped_between_requests()? } else { Arc::default() };
     let Given { done, ended } = give_all(&mut client, target, ids, order, &stopped);
-    let mut told = Told::default();
-    in_order(&named, done).for_each(|done| told.add(done));
+    let mut told = Told::of(target);
+    for (id, done) in in_order(&named, done) {
+        told.add(id, done);
+    }
     told.end(ended)
 }
 
@@ -97,8 +107,8 @@ fn give_all(client: &mut Client, target: Target, ids: Vec<u64>, order: &str, sto
     let (mut left, mut done) = (VecDeque::from(ids), Vec::new());
     while let Some(next) = left.front().copied() {
         if stopped.load(Ordering::Relaxed) {
-            let text = format!("interrupted; {} {}s did not get the order", left.len(), target.word());
-            return Given { done, ended: Some(Failure { code: INTERRUPTED, ..Failure::new(text) }) };
+            let failure = Failure { code: INTERRUPTED, ..Failure::new("interrupted") };
+            return Given { done, ended: Some(Ended { failure, left: left.len(), perhaps: false }) };
         }
         let answer = if several {
             let ids = left.iter().copied().take(MOST_AT_ONCE as usize).collect();
@@ -117,14 +127,11 @@ fn give_all(client: &mut Client, target: Target, ids: Vec<u64>, order: &str, sto
             }
             Err(ClientError::Refused { status: NO_SUCH_ADDRESS, .. }) => several = false,
             Err(error) => {
-                // What became of the others where the answer was lost is not known.
-                let how = if error.is_refusal() { "did not get" } else { "may not have" };
-                let failure = Failure::from(error);
-                let message = failure.message.map(|text| match left.len() {
-                    1 => text,
-                    jobs => format!("{text}; {jobs} {}s {how} the order", target.word()),
-                });
-                return Given { done, ended: Some(Failure { message, ..failure }) };
+                let perhaps = !error.is_refusal();
+                return Given {
+                    done,
+                    ended: Some(Ended { failure: error.into(), left: left.len(), perhaps }),
+                };
             }
         }
     }
@@ -152,10 +159,10 @@ fn ask_of_several(
 }
 
 /// What came of it in the order in which the targets were named.
-fn in_order(named: &[u64], mut done: Vec<(u64, Done)>) -> impl Iterator<Item = Done> {
+fn in_order(named: &[u64], mut done: Vec<(u64, Done)>) -> Vec<(u64, Done)> {
     let places: BTreeMap<u64, usize> = named.iter().enumerate().map(|(place, id)| (*id, place)).collect();
     done.sort_by_key(|(id, _)| places.get(id).copied());
-    done.into_iter().map(|(_, done)| done)
+    done
 }
 
 /// What came of an order for one of several jobs.
@@ -177,49 +184,124 @@ fn waiting_first(ids: Vec<u64>, waiting: impl Iterator<Item = u64>) -> Vec<u64> 
     first
 }
 
-/// Refusals that are told one by one: of a range that is larger than what there is, many are the same.
+/// Lines of refusals: those that differ by the number alone are one.
 const TOLD: usize = 20;
 
+/// Refusals that say the same of each.
+struct Alike {
+    first: Failure,
+    /// Of the others.
+    ids: Vec<u64>,
+}
+
 /// What was done, said at once, and what was refused, said at the end: so that what is left to do is not above a screen of what was done.
-#[derive(Default)]
 struct Told {
+    target: Target,
     printed: Printed,
-    refused: Vec<Failure>,
+    done: usize,
+    /// In the order of the first of each kind.
+    refused: Vec<Alike>,
+    /// Places of these by what they say.
+    kinds: BTreeMap<String, usize>,
 }
 
 impl Told {
-    fn add(&mut self, done: Done) {
+    fn of(target: Target) -> Self {
+        Self { target, printed: Printed::default(), done: 0, refused: Vec::new(), kinds: BTreeMap::new() }
+    }
+
+    fn add(&mut self, id: u64, done: Done) {
         match done {
-            Ok(done) => self.printed.add(|| writeln!(io::stdout().lock(), "{done}")),
-            Err(refusal) => self.refused.push(refusal.into()),
+            Ok(done) => {
+                self.done += 1;
+                self.printed.add(|| writeln!(io::stdout().lock(), "{done}"));
+            }
+            Err(refusal) => {
+                let kind = kind(&refusal, self.target, id);
+                match self.kinds.get(&kind).and_then(|place| self.refused.get_mut(*place)) {
+                    Some(alike) => alike.ids.push(id),
+                    None => {
+                        self.kinds.insert(kind, self.refused.len());
+                        self.refused.push(Alike { first: refusal.into(), ids: Vec::new() });
+                    }
+                }
+            }
         }
     }
 
     /// `ended`: what kept the others from it, said last. It gives the exit code, and else the first refusal.
-    fn end(self, ended: Option<Failure>) -> Outcome {
-        let Self { printed, refused } = self;
-        refused.iter().take(TOLD).for_each(Failure::tell);
-        if refused.len() > TOLD {
-            Failure::new(format!("{} more were refused", refused.len() - TOLD)).tell();
+    fn end(self, ended: Option<Ended>) -> Outcome {
+        let how = ended.map(|ended| self.ended(ended));
+        let code = self.refused.first().map_or(0, |alike| alike.first.code);
+        let mut refused = self.refused.into_iter();
+        refused.by_ref().take(TOLD).for_each(|alike| alike.told(self.target).tell());
+        let more: usize = refused.map(|alike| 1 + alike.ids.len()).sum();
+        if more > 0 {
+            Failure::new(format!("{more} more were refused")).tell();
         }
-        match ended {
+        match how {
             Some(ended) => Err(ended),
-            None => Ok(printed.end(refused.first().map_or(0, |first| first.code))),
+            None => Ok(self.printed.end(code)),
         }
+    }
+
+    /// Says how far it got, where it was about several.
+    fn ended(&self, Ended { failure, left, perhaps }: Ended) -> Failure {
+        let refused: usize = self.refused.iter().map(|alike| 1 + alike.ids.len()).sum();
+        let all = self.done + refused + left;
+        if all == 1 {
+            return failure;
+        }
+        let how = if perhaps { "may not have got it" } else { "did not get it" };
+        let but = match refused {
+            0 => String::new(),
+            1 => ", 1 was refused".to_owned(),
+            _ => format!(", {refused} were refused"),
+        };
+        let how_far =
+            format!("of {all} {}s {} got the order{but}, {left} {how}", self.target.word(), self.done);
+        Failure { message: failure.message.map(|text| format!("{text}; {how_far}")), ..failure }
     }
 }
 
+impl Alike {
+    /// What was said of the first, and of which others the same was.
+    fn told(self, target: Target) -> Failure {
+        let Self { first, ids } = self;
+        let plural = if ids.len() == 1 { "" } else { "s" };
+        let message = first.message.map(|text| match ids.len() {
+            0 => text,
+            _ => format!("{text}; likewise {}{plural} {}", target.word(), parse::ranges(ids)),
+        });
+        Failure { message, ..first }
+    }
+}
+
+/// What a refusal says whatever its number: the text without it where it follows `job` or ends a command (`carma show 3`).
+fn kind(refusal: &ClientError, target: Target, id: u64) -> String {
+    let text = refusal.to_string().replace(&format!(" {id}`"), " #`");
+    let named = format!("{} {id}", target.word());
+    let mut parts = text.split(&named);
+    let mut kind = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        // `job 3` is no part of `job 31`.
+        kind.push_str(if part.starts_with(|c: char| c.is_ascii_digit()) { &named } else { "#" });
+        kind.push_str(part);
+    }
+    kind
+}
+
 /// Does something for each and says what was done, and then what was refused. Neither a refusal nor a closed standard output stops the others.
-pub(crate) fn each<T>(
-    all: impl IntoIterator<Item = T>,
-    mut one: impl FnMut(T) -> Result<String, ClientError>,
-) -> Outcome {
-    let mut told = Told::default();
-    for item in all {
+pub(crate) fn each<T>(target: Target, all: Vec<(u64, T)>, mut one: impl FnMut(T) -> Done) -> Outcome {
+    let (mut told, mut left) = (Told::of(target), all.len());
+    for (id, item) in all {
         match one(item) {
-            Err(broken) if !broken.is_refusal() => return told.end(Some(broken.into())),
-            done => told.add(done),
+            Err(broken) if !broken.is_refusal() => {
+                return told.end(Some(Ended { failure: broken.into(), left, perhaps: true }));
+            }
+            done => told.add(id, done),
         }
+        left -= 1;
     }
     told.end(None)
 }
@@ -256,8 +338,10 @@ mod tests {
         let done = |id: u64| (id, Ok(format!("job {id} is held")));
         let refused = ClientError::Refused { status: 404, code: "x".into(), message: "no".into() };
         let all = vec![done(9), done(7), (8, Err(refused))];
-        let told: Vec<String> =
-            in_order(&[5, 7, 8, 9], all).map(|done| done.unwrap_or_else(|e| e.to_string())).collect();
+        let told: Vec<String> = in_order(&[5, 7, 8, 9], all)
+            .into_iter()
+            .map(|(_, done)| done.unwrap_or_else(|e| e.to_string()))
+            .collect();
         assert_eq!(told, ["job 7 is held", "no", "job 9 is held"]);
     }
 
@@ -301,7 +385,10 @@ mod tests {
     fn texts(Given { done, ended }: Given) -> Vec<String> {
         let done =
             done.into_iter().map(|(id, done)| format!("{id}: {}", done.unwrap_or_else(|e| e.to_string())));
-        done.chain(ended.and_then(|failure| failure.message)).collect()
+        let ended = ended.map(|Ended { failure, left, perhaps }| {
+            format!("{}: {left} left, perhaps {perhaps}", failure.message.unwrap_or_default())
+        });
+        done.chain(ended).collect()
     }
 
     #[test]
@@ -321,7 +408,7 @@ mod tests {
         let lists =
             ["[3,1,2,5,4]", "[2,5,4]", "[2,5,4]", "[5,4]"].map(|ids| format!("{path} {{\"ids\":{ids}}}"));
         assert_eq!(asked, lists);
-        let ended = "the disk is full; 2 jobs did not get the order";
+        let ended = "the disk is full: 2 left, perhaps false";
         assert_eq!(texts(given), ["3: job 3 is held", "1: no", "2: job 2 is held", ended]);
     }
 
@@ -332,8 +419,8 @@ mod tests {
         let _listener = UnixListener::bind(&socket).unwrap();
         let mut client = Client::connect(&socket).unwrap();
         let given = give_all(&mut client, Target::Jobs, vec![1, 2, 3], "cancel", &AtomicBool::new(true));
-        assert_eq!(given.ended.as_ref().map(|ended| ended.code), Some(INTERRUPTED));
-        assert_eq!(texts(given), ["interrupted; 3 jobs did not get the order"]);
+        assert_eq!(given.ended.as_ref().map(|ended| ended.failure.code), Some(INTERRUPTED));
+        assert_eq!(texts(given), ["interrupted: 3 left, perhaps false"]);
     }
 
     #[test]
@@ -346,6 +433,45 @@ mod tests {
         let (asked, given) = asked(answers, &[2, 1]);
         assert_eq!(asked[1..], ["/v1/jobs/2/hold {}", "/v1/jobs/1/hold {}"]);
         assert_eq!(texts(given), ["2: job 2 is held", "1: no"]);
+    }
+
+    fn refused(text: &str) -> ClientError {
+        ClientError::Refused { status: 409, code: "conflict".into(), message: text.into() }
+    }
+
+    #[test]
+    fn refusals_that_differ_by_the_number_alone_are_one() {
+        let mut told = Told::of(Target::Jobs);
+        for id in [3, 31, 4, 5, 9] {
+            told.add(id, Err(refused(&format!("job {id} is over already; see `carma show {id}`"))));
+        }
+        // A number that is another's, or no job's, stays.
+        told.add(1, Err(refused("job 1 waits for job 11")));
+        told.add(2, Err(refused("job 2 waits for job 11")));
+        told.add(6, Err(refused("job 6 needs 6 GiB")));
+        told.add(7, Err(refused("job 7 needs 7 GiB")));
+        let told: Vec<_> =
+            told.refused.into_iter().map(|alike| alike.told(Target::Jobs).message.unwrap()).collect();
+        let alike = [
+            "job 3 is over already; see `carma show 3`; likewise jobs 4-5,9,31",
+            "job 1 waits for job 11; likewise job 2",
+            "job 6 needs 6 GiB",
+            "job 7 needs 7 GiB",
+        ];
+        assert_eq!(told, alike);
+    }
+
+    #[test]
+    fn a_break_is_told_with_how_far_it_got() {
+        let mut told = Told::of(Target::Gpus);
+        told.done = 12;
+        let how = |told: &Told, left, perhaps| {
+            told.ended(Ended { failure: Failure::new("x"), left, perhaps }).message.unwrap()
+        };
+        assert_eq!(how(&told, 3, true), "x; of 15 GPUs 12 got the order, 3 may not have got it");
+        told.add(3, Err(refused("no")));
+        assert_eq!(how(&told, 1, false), "x; of 14 GPUs 12 got the order, 1 was refused, 1 did not get it");
+        assert_eq!(how(&Told::of(Target::Jobs), 1, true), "x");
     }
 
     #[test]

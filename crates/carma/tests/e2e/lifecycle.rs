@@ -245,6 +245,17 @@ fn many_jobs_are_submitted_and_cancelled_in_order_and_none_starts_meanwhile() {
         let over = daemon.end_of(id);
         assert_eq!((over.job.state.as_str(), over.job.attempts), ("CANCELLED", 0), "{id}");
     }
+    // What is said of each alike is said once, by orders of one request and of many.
+    for (order, jobs) in [("cancel", "1-3001,5000-5009"), ("suspend", "3-7,5000-5009")] {
+        let output = daemon.carma(&[order, jobs]);
+        assert_eq!((output.status.code(), lines(&output).len()), (Some(1), 0));
+        let (first, others) = if order == "cancel" { (1, "2-3001") } else { (3, "4-7") };
+        let told = format!(
+            "carma: job {first} is over already; see `carma show {first}`; likewise jobs {others}\n\
+             carma: there is no job 5000; likewise jobs 5001-5009\n"
+        );
+        assert_eq!(stderr(&output), told);
+    }
 }
 
 #[test]
