@@ -4,6 +4,7 @@ mod bench;
 mod cancel;
 mod config;
 mod demo;
+mod directories;
 mod doctor;
 mod drain;
 mod dry_run;

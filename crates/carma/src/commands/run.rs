@@ -6,7 +6,7 @@ use super::stream::{self, Attendant, Ending, Events, say};
 use super::submit::{Surroundings, dry_run, expected, requests, send};
 use super::tracer::Shows;
 use super::wait::{end_line, exit_code};
-use super::{Context, expect, order};
+use super::{Context, directories, expect, order};
 use crate::cli::RunArgs;
 use carma_api::wire::{DoneReply, JobDetail};
 use carma_api::{Client, output};
@@ -22,6 +22,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     let Some((mut request, mut modelled)) = requests.pop() else {
         return Err(Failure::usage("there is nothing to run"));
     };
+    directories::warn([&request]);
     dry_run(context, &args.job, &request, &mut modelled, Shows::Progress)?;
     let mut client = context.client()?;
     expect::fill(&mut client, &mut request, &modelled)?;

@@ -4,7 +4,7 @@ use super::expect::{self, Modelled, Source};
 use super::printed::Printed;
 use super::signals::{self, INTERRUPTED};
 use super::tracer::{self, Shows, Traced};
-use super::{Context, dry_run, stream};
+use super::{Context, directories, dry_run, stream};
 use crate::cli::memory::TracerArgs;
 use crate::cli::{JobArgs, SubmitArgs};
 use carma_api::job_file::{self, Described};
@@ -43,6 +43,7 @@ pub(crate) fn run(context: &Context, args: &SubmitArgs) -> Outcome {
         )
         .hint("leave it out: each job with a --checkpoint-signal then gets a directory of its own"));
     }
+    directories::warn(requests.iter().map(|(request, _)| request));
     let shows = if args.parsable || args.json { Shows::Nothing } else { Shows::Progress };
     for (request, modelled) in &mut requests {
         request.hold |= args.hold;

@@ -211,6 +211,24 @@ fn what_a_user_names_is_opened_with_that_users_rights_alone() {
     let own = submit_as(&daemon, "carma-alice", &["-D", &name, "--", "cat", "data.txt"]);
     daemon.end_of(own);
     assert_eq!(daemon.output(own), "hers");
+
+    // Who cannot enter it, or write there, is told at submission; it may be otherwise by the time the job starts.
+    let warned = |user: &str, args: &[&str]| {
+        let output = daemon.carma_as(user, &[&["submit", "--hold"], args, &["--", "true"]].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        stderr(&output)
+    };
+    let home = home.display();
+    let said = warned("carma-bob", &["-D", &name, "--output", "/dev/null"]);
+    assert!(
+        said.contains(&format!("its directory {name} cannot be entered: you may not enter {home}\n")),
+        "{said}"
+    );
+    let said = warned("carma-bob", &["--output", &format!("{name}/%j.out")]);
+    assert!(said.contains(&format!("to {name}/%j.out: you may not enter {home}\n")), "{said}");
+    let said = warned("carma-bob", &["--repeat", "3", "-D", "/usr", "--output", "%j.out"]);
+    assert_eq!(said.matches("you may not make files in /usr\n").count(), 1, "{said}");
+    assert_eq!(warned("carma-alice", &["-D", &name, "--output", "/dev/null"]), "");
 }
 
 #[test]
