@@ -149,7 +149,9 @@ fn told(code: c_int) -> String {
         401 => "not in the state for that",
         600 => "not ready within the time given",
         800 => "not permitted",
-        801 => "not supported: an MPS client, or memory that another process shares",
+        801 => {
+            "not supported: an MPS client, managed memory (cudaMallocManaged), or memory that another process shares"
+        }
         803 => "the library does not fit to the driver",
         999 => "unknown error",
         _ => return format!("CUDA error {code}"),
