@@ -262,6 +262,10 @@ fn equal_refusals_are_one_line_and_a_break_says_how_far_it_got() {
         .collect();
     let done = |id: u64| json!({"version": 1, "id": id, "text": "suspended"});
     let daemon = Daemon::start(&[
+        ("GET /v1/jobs", 404, error("not_found", "no turn")),
+        ("GET /v1/jobs", 404, error("not_found", "no turn")),
+        ("GET /v1/jobs", 404, error("not_found", "no turn")),
+        ("GET /v1/jobs", BREAKS, json!({})),
         ("POST /v1/orders/cancel", 200, outcomes(&all)),
         ("POST /v1/orders/cancel", 200, outcomes(&all[..20])),
         ("POST /v1/orders/cancel", BREAKS, json!({})),
@@ -286,6 +290,8 @@ fn equal_refusals_are_one_line_and_a_break_says_how_far_it_got() {
     let told = err(&output);
     assert!(told.starts_with("carma: job 2 is PENDING\ncarma: the daemon at "), "{told}");
     assert!(told.contains("; of 5 jobs 1 got the order, 1 was refused, 3 may not have got it\n"), "{told}");
+    let told = err(&daemon.carma(&["cancel", "1-5"]));
+    assert!(told.contains("; of 5 jobs 0 got the order, 5 did not get it\n"), "{told}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ fn warnings(request: &SubmitRequest) -> impl Iterator<Item = Failure> {
     });
     let output = request.output.as_deref().and_then(|file| {
         let why = bars_output(file)?;
-        let hint = "carma makes no directories for it: make the directory before the job starts, or name another file with --output";
+        let hint = "carma makes no directories for it; name another file with --output, or leave it out and carma keeps the output";
         Some(warning(&format!("its output cannot be written to {file}: {why}")).hint(hint))
     });
     dir.into_iter().chain(output)

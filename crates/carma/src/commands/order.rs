@@ -88,7 +88,10 @@ pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order:
             }
             // It has no turn for a listing now: the order matters more.
             Err(ClientError::Refused { .. }) => {}
-            Err(e) => return Err(e.into()),
+            Err(e) => {
+                let ended = Ended { failure: e.into(), left: ids.len(), perhaps: false };
+                return Told::of(target).end(Some(ended));
+            }
         }
     }
     let stopped = if ids.len() > 1 { signals::stopped_between_requests()? } else { Arc::default() };
