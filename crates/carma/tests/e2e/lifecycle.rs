@@ -258,6 +258,20 @@ fn many_jobs_are_submitted_and_cancelled_in_order_and_none_starts_meanwhile() {
     }
 }
 
+/// It is live when the order comes, and over when its turn does.
+#[test]
+fn a_job_that_ends_just_then_is_submitted_again() {
+    let daemon = Setup::new(ONE).start();
+    for _ in 0..60 {
+        let id = daemon.submit(job(&["/bin/true"])).to_string();
+        let output = daemon.carma(&["requeue", &id]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let said = String::from_utf8_lossy(&output.stdout);
+        let told = [format!("job {id} is submitted again as job "), format!("job {id} is being put back")];
+        assert!(told.iter().any(|told| said.starts_with(told)), "{said}");
+    }
+}
+
 #[test]
 fn released_jobs_stand_in_the_queue_in_the_order_of_their_numbers() {
     let daemon = Setup::new(ONE).start();

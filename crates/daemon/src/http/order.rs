@@ -22,17 +22,32 @@ fn unknown(verb: &str) -> Failure {
 }
 
 async fn give(app: &App, order: Order, peer: Peer) -> Answered<DoneReply> {
-    let asks = peer.clone();
-    let result = app.ask(|answer| Message::Order(order, asks, answer)).await?;
-    audit::asked(&peer, Act::Order(order), result.as_ref().map(|reply| reply.id));
+    let result = ask(app, order, &peer).await?;
+    told(&peer, order, result)
+}
+
+async fn ask(app: &App, order: Order, peer: &Peer) -> Result<Result<DoneReply, Refused>, Failure> {
+    let peer = peer.clone();
+    app.ask(|answer| Message::Order(order, peer, answer)).await
+}
+
+fn told(peer: &Peer, order: Order, result: Result<DoneReply, Refused>) -> Answered<DoneReply> {
+    audit::asked(peer, Act::Order(order), result.as_ref().map(|reply| reply.id));
     Ok(Json(result?))
 }
 
 /// Puts a job back into the queue. One that is over is submitted again, as a new one.
 async fn requeue(app: &Arc<App>, id: JobId, peer: Peer) -> Answered<DoneReply> {
-    let (state, _) = app.view().await?;
+    let (mut state, _) = app.view().await?;
     if state.job(id).is_some() {
-        return give(app, Order::Requeue(id), peer).await;
+        let result = ask(app, Order::Requeue(id), &peer).await?;
+        if result.is_err() {
+            (state, _) = app.view().await?;
+        }
+        // Else it has ended since the first look.
+        if result.is_ok() || state.job(id).is_some() {
+            return told(&peer, Order::Requeue(id), result);
+        }
     }
     let may = quota::may_wait(&peer.limits, state.usage(peer.user.uid));
     let next = state.next_id();
