@@ -3,6 +3,7 @@
 use super::user::User;
 use crate::run::order::Log;
 use nix::sys::stat::{Mode, umask};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Write};
@@ -103,8 +104,11 @@ impl Opened {
 
     /// Says something to the user in it.
     pub(super) fn say(&mut self, text: &str) {
-        // A log that takes nothing must not keep the job from running.
-        let _ = writeln!(self.file, "--- carma: {text} ---");
+        // A log that takes nothing must not keep the job from running, nor must a pipe that is full and that nobody reads.
+        let mut file = [PollFd::new(&self.file, PollFlags::OUT)];
+        if poll(&mut file, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0) {
+            let _ = writeln!(self.file, "--- carma: {text} ---");
+        }
         self.start = self.file.metadata().map_or(self.start, |meta| meta.len());
         self.read = self.start;
     }
@@ -299,6 +303,29 @@ mod tests {
         assert_eq!(cut, zeros + NOTE, "{said}");
         assert_eq!(said.len() as u64 + 2, NOTE, "it is no longer than a line of a screen: {said}");
         assert!(opened.tail().ends_with("line 000199999\n"));
+    }
+
+    #[test]
+    fn a_full_pipe_that_nobody_reads_keeps_no_attempt_from_starting() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pipe");
+        nix::unistd::mkfifo(&path, Mode::from_bits_truncate(0o600)).unwrap();
+        let log = Log::Users(path.clone());
+        let open = |attempt| Opened::open(&log, &User::find(None).unwrap(), None, attempt).unwrap();
+        let said = |text: &str| {
+            let mut file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+            let mut bytes = vec![0; 1 << 20];
+            let length = file.read(&mut bytes).unwrap();
+            assert_eq!(String::from_utf8_lossy(&bytes[..length]).matches(text).count(), 1);
+        };
+        let first = open(1);
+        open(2);
+        said("--- carma: attempt 2 ---\n");
+        let mut full = File::options().write(true).custom_flags(libc::O_NONBLOCK).open(&path).unwrap();
+        while full.write(&[b'x'; 4096]).is_ok() {}
+        // It would wait for ever.
+        open(3);
+        drop(first);
     }
 
     #[test]
