@@ -157,15 +157,9 @@ fn end_for_return(
     };
     let there: Vec<_> = ends.iter().filter_map(|(id, left)| Some((*id, there(*id)?, left))).collect();
     let order: Vec<JobId> = there.iter().map(|(id, ..)| *id).collect();
-    let helps =
-        carma_core::plan::sooner(state, now, job, &order, MiB::ZERO).into_iter().find_map(
-            |help| match help.by {
-                Help::End { job } => Some((job, help.gpus)),
-                _ => None,
-            },
-        );
-    let (waits_for, starts_on) = match helps {
-        Some((job, starts_on)) => (there.iter().find(|(id, ..)| *id == job), starts_on),
+    let found = carma_core::plan::sooner(state, now, job, &order, MiB::ZERO);
+    let (waits_for, starts_on) = match helpful_end(&found) {
+        Some((job, starts_on)) => (there.iter().find(|(id, ..)| *id == job), starts_on.to_vec()),
         None => (there.iter().find(|(.., left)| left.is_some()), Vec::new()),
     };
     let (id, gpus, left) = waits_for?;
@@ -384,10 +378,7 @@ fn end(
     ends: &[(JobId, Option<LeftView>)],
     found: &[Sooner],
 ) -> Option<EndView> {
-    let helps = found.iter().find_map(|help| match help.by {
-        Help::End { job } => Some((job, &help.gpus)),
-        _ => None,
-    });
+    let helps = helpful_end(found);
     let maker = last_maker(state, waits, ends);
     let job =
         state.job(maker.or(helps.map(|(job, _)| job)).or_else(|| first_expected(state, unusable, ends))?)?;
@@ -400,8 +391,16 @@ fn end(
         gpus: gpus_of(state, job),
         makes_room: maker.is_some(),
         left,
-        starts_on: helps.filter(|(job, _)| *job == id).map(|(_, gpus)| gpus.clone()).unwrap_or_default(),
+        starts_on: helps.filter(|(job, _)| *job == id).map(|(_, gpus)| gpus.to_vec()).unwrap_or_default(),
         unknown: unknown(state),
+    })
+}
+
+/// The first job whose end lets one start, and on which GPUs.
+fn helpful_end(found: &[Sooner]) -> Option<(JobId, &[u32])> {
+    found.iter().find_map(|help| match help.by {
+        Help::End { job } => Some((job, &help.gpus[..])),
+        _ => None,
     })
 }
 

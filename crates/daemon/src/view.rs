@@ -775,7 +775,7 @@ fn gpu_view(state: &State, now: Millis, gpu: &Gpu, look: Option<&Look>) -> GpuVi
         pcie_rx_mib_s: activity.pcie_rx_mib_s,
         sm_clock_mhz: reading.and_then(|r| r.sm_clock_mhz),
         power_w: reading.and_then(|r| r.power_mw).map(|mw| f64::from(mw) / 1000.0),
-        energy_j: reading.and_then(|r| r.energy_mj).map(|mj| mj as f64 / 1000.0),
+        energy_j: reading.and_then(|r| r.energy_mj).map(joules),
         metered: None,
         sharing: Some(gpu.shares_by(state.options().sharing)),
         no_mps: gpu.info.no_mps.as_deref().map(str::to_owned),
