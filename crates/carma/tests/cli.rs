@@ -223,8 +223,8 @@ fn refusals_have_codes_of_their_own() {
         ("POST /v1/orders/cancel", 200, outcomes(std::slice::from_ref(&of_bob))),
         ("POST /v1/orders/cancel", 200, outcomes(&[done(2), done(3)])),
         ("POST /v1/orders/cancel", 200, outcomes(&[of_bob, done(2), done(3)])),
-        ("POST /v1/jobs/1/suspend", 403, error("not_allowed", "job 1 belongs to bob")),
-        ("POST /v1/jobs/2/suspend", 200, json!({"version": 1, "id": 2, "text": "suspended"})),
+        ("POST /v1/jobs/1/requeue", 403, error("not_allowed", "job 1 belongs to bob")),
+        ("POST /v1/jobs/2/requeue", 200, json!({"version": 1, "id": 2, "text": "put back"})),
         ("POST /v1/jobs", 503, error("no_capacity", "the queue is full")),
         ("POST /v1/gpus/9/drain", 404, error("not_found", "there is no GPU 9")),
     ]);
@@ -234,9 +234,9 @@ fn refusals_have_codes_of_their_own() {
     assert!(err(&output).starts_with("carma: job 1 belongs to bob\n"), "{}", err(&output));
     // It had asked which of them wait.
     assert_eq!(daemon.paths().len(), 3, "a refusal does not stop the others");
-    let output = daemon.carma(&["suspend", "1-3"]);
+    let output = daemon.carma(&["requeue", "1-3"]);
     assert_eq!(code(&output), 77);
-    assert_eq!(out(&output), "job 2: suspended\n");
+    assert_eq!(out(&output), "job 2: put back\n");
     assert!(err(&output).starts_with("carma: job 1 belongs to bob\n"), "{}", err(&output));
     assert_eq!(daemon.paths().len(), 7, "nor where each has a request of its own");
     // On a terminal: what was done, then what was refused.
@@ -260,7 +260,7 @@ fn equal_refusals_are_one_line_and_a_break_says_how_far_it_got() {
     let all: Vec<_> = (1..=30)
         .map(|id| if id % 2 == 0 { over(id) } else { json!({"id": id, "text": "cancelled"}) })
         .collect();
-    let done = |id: u64| json!({"version": 1, "id": id, "text": "suspended"});
+    let done = |id: u64| json!({"version": 1, "id": id, "text": "put back"});
     let daemon = Daemon::start(&[
         ("GET /v1/jobs", 404, error("not_found", "no turn")),
         ("GET /v1/jobs", 404, error("not_found", "no turn")),
@@ -269,9 +269,9 @@ fn equal_refusals_are_one_line_and_a_break_says_how_far_it_got() {
         ("POST /v1/orders/cancel", 200, outcomes(&all)),
         ("POST /v1/orders/cancel", 200, outcomes(&all[..20])),
         ("POST /v1/orders/cancel", BREAKS, json!({})),
-        ("POST /v1/jobs/1/suspend", 200, done(1)),
-        ("POST /v1/jobs/2/suspend", 409, error("conflict", "job 2 is PENDING")),
-        ("POST /v1/jobs/3/suspend", BREAKS, json!({})),
+        ("POST /v1/jobs/1/requeue", 200, done(1)),
+        ("POST /v1/jobs/2/requeue", 409, error("conflict", "job 2 is PENDING")),
+        ("POST /v1/jobs/3/requeue", BREAKS, json!({})),
     ]);
     let likewise = "carma: job 2 is over already; see `carma show 2`; likewise jobs 4,6,8,10,12,14,16,18,20";
     let output = daemon.carma(&["cancel", "1-30"]);
@@ -285,8 +285,8 @@ fn equal_refusals_are_one_line_and_a_break_says_how_far_it_got() {
         told.contains("; of 30 jobs 10 got the order, 10 were refused, 10 may not have got it\n"),
         "{told}"
     );
-    let output = daemon.carma(&["suspend", "1-5"]);
-    assert_eq!((code(&output), out(&output).as_str()), (1, "job 1: suspended\n"));
+    let output = daemon.carma(&["requeue", "1-5"]);
+    assert_eq!((code(&output), out(&output).as_str()), (1, "job 1: put back\n"));
     let told = err(&output);
     assert!(told.starts_with("carma: job 2 is PENDING\ncarma: the daemon at "), "{told}");
     assert!(told.contains("; of 5 jobs 1 got the order, 1 was refused, 3 may not have got it\n"), "{told}");
@@ -648,15 +648,15 @@ fn closed(daemon: &Daemon, args: &[&str]) -> (i32, String) {
 fn orders_are_given_also_where_nobody_reads_what_was_done() {
     let log = Path::new("/l");
     let cancelled = |id: u64| json!({"id": id, "text": "cancelled"});
-    let suspended = |id: u64| json!({"version": 1, "id": id, "text": "suspended"});
+    let requeued = |id: u64| json!({"version": 1, "id": id, "text": "requeued"});
     let accepted = json!({"version": 1, "id": 7, "log": "/l"});
     let daemon = Daemon::start(&[
         ("POST /v1/orders/cancel", 200, outcomes(&[cancelled(1)])),
         ("POST /v1/orders/cancel", 200, outcomes(&[cancelled(2), cancelled(3)])),
         ("POST /v1/orders/cancel", 200, outcomes(&[cancelled(1)])),
         ("POST /v1/orders/cancel", 200, outcomes(&[cancelled(2), cancelled(3)])),
-        ("POST /v1/jobs/1/suspend", 200, suspended(1)),
-        ("POST /v1/jobs/2/suspend", 200, suspended(2)),
+        ("POST /v1/jobs/1/requeue", 200, requeued(1)),
+        ("POST /v1/jobs/2/requeue", 200, requeued(2)),
         ("POST /v1/jobs?count=3", 200, accepted.clone()),
         ("POST /v1/jobs?count=2", 200, accepted.clone()),
         ("POST /v1/jobs", 200, accepted),
@@ -666,7 +666,7 @@ fn orders_are_given_also_where_nobody_reads_what_was_done() {
     let silent = |code: i32| (code, String::new());
     assert_eq!(closed(&daemon, &["cancel", "1-3"]), silent(0));
     assert_eq!(daemon.paths().len(), 3);
-    assert_eq!(closed(&daemon, &["suspend", "1-2"]), silent(0));
+    assert_eq!(closed(&daemon, &["requeue", "1-2"]), silent(0));
     assert_eq!(daemon.paths().len(), 6);
     assert_eq!(closed(&daemon, &["submit", "--repeat", "3", "true"]), silent(0));
     assert_eq!(daemon.paths().len(), 9);

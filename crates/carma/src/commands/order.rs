@@ -44,7 +44,7 @@ impl Target {
 }
 
 /// Orders that the daemon takes for several jobs in one request.
-const OF_SEVERAL: [&str; 3] = ["cancel", "hold", "release"];
+const OF_SEVERAL: [&str; 5] = ["cancel", "hold", "release", "suspend", "resume"];
 /// HTTP status of an address that the daemon does not know: it is older.
 const NO_SUCH_ADDRESS: u16 = 404;
 

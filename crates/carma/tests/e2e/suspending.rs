@@ -62,6 +62,32 @@ fn suspended(daemon: &Daemon, id: u64) -> JobDetail {
 }
 
 #[test]
+fn several_jobs_are_suspended_resumed_and_put_back_by_one_command() {
+    let daemon = Setup::new(ONE).start();
+    let jobs = [training(4, 600), training(4, 600)].map(|training| daemon.submit(training));
+    for id in jobs {
+        until("its memory to be known", || daemon.show(id).job.memory_peak_mib.filter(|mib| *mib == 4 << 10));
+    }
+    for (words, said, state) in [
+        (&["suspend"][..], "is being suspended", "SUSPENDED"),
+        (&["resume", "--job"], "goes on as soon as", "RUNNING"),
+        (&["requeue"], "is being put back", "RUNNING"),
+    ] {
+        let output = daemon.carma(&[words, &["1-2,7-9"]].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let told = stdout(&output);
+        assert!(told.lines().count() == 2 && told.lines().all(|line| line.contains(said)), "{told}");
+        assert_eq!(stderr(&output), "carma: there is no job 7; likewise jobs 8-9\n");
+        for id in jobs {
+            until(state, || (daemon.show(id).job.state == state).then_some(()));
+        }
+    }
+    for id in jobs {
+        until("its second attempt", || (daemon.show(id).job.attempts == 2).then_some(()));
+    }
+}
+
+#[test]
 fn a_job_leaves_its_gpu_to_others_and_goes_on_where_it_was() {
     let daemon = Setup::new(ONE).args(&["--speed", "20"]).start();
     let id = daemon.submit(training(30, 60));

@@ -1,4 +1,4 @@
-//! `POST /v1/orders/{cancel|hold|release}`, `POST /v1/jobs/{id}/{cancel|hold|release|requeue|suspend|resume|move}`, `POST /v1/jobs/{id}/move/{index}`, `POST /v1/gpus/{index}/{drain|resume}`
+//! `POST /v1/orders/{cancel|hold|release|suspend|resume}`, `POST /v1/jobs/{id}/{cancel|hold|release|requeue|suspend|resume|move}`, `POST /v1/jobs/{id}/move/{index}`, `POST /v1/gpus/{index}/{drain|resume}`
 
 use super::connections::blocking;
 use super::{Answered, App, Failure, Shared, Words, job_id, no_such_job, short};
@@ -95,16 +95,23 @@ pub(super) async fn job(
 ) -> Answered<DoneReply> {
     let id = job_id(&id)?;
     let order = match verb.as_str() {
-        "cancel" => Order::Cancel(id),
-        "hold" => Order::Hold(id),
-        "release" => Order::Release(id),
         "requeue" => return requeue(&app, id, peer).await,
-        "suspend" => Order::Suspend(id),
-        "resume" => Order::Unsuspend(id),
         "move" => Order::Move(id, None),
-        _ => return Err(unknown(&verb)),
+        verb => of_several(verb).ok_or_else(|| unknown(verb))?(id),
     };
     give(&app, order, peer).await
+}
+
+/// Orders that are given to several jobs at once, too. One of `requeue` may be a submission, and each `move` looks for a place.
+fn of_several(verb: &str) -> Option<fn(JobId) -> Order> {
+    Some(match verb {
+        "cancel" => Order::Cancel,
+        "hold" => Order::Hold,
+        "release" => Order::Release,
+        "suspend" => Order::Suspend,
+        "resume" => Order::Unsuspend,
+        _ => return None,
+    })
 }
 
 /// An order about several jobs. The answer comes when it is on disk.
@@ -114,18 +121,13 @@ pub(super) async fn jobs(
     Words(verb): Words<String>,
     body: Bytes,
 ) -> Answered<OrdersReply> {
-    let order: fn(JobId) -> Order = match verb.as_str() {
-        "cancel" => Order::Cancel,
-        "hold" => Order::Hold,
-        "release" => Order::Release,
-        _ => {
-            let text = format!(
-                "'{}' is no order that is given to several jobs at once: cancel, hold and release are",
-                short(&verb)
-            );
-            return Err(Refused::new(404, "not_found", text).into());
-        }
-    };
+    let order = of_several(&verb).ok_or_else(|| {
+        let text = format!(
+            "'{}' is no order that is given to several jobs at once: cancel, hold, release, suspend and resume are",
+            short(&verb)
+        );
+        Refused::new(404, "not_found", text)
+    })?;
     let jobs = blocking(move || several(&body)).await??;
     let asks = peer.clone();
     let outcomes = app.ask(|answer| Message::Bulk(Bulk::Order(order, jobs, asks, answer))).await??;
