@@ -78,6 +78,8 @@ impl Engine {
         let watched = watch::Attempt { job: id, attempt, records, life, group, supervisor, child };
         let started =
             |supervisor, child| Input::Started { job: id, attempt, supervisor, child, sharing, note: None };
+        // Also of one of which nothing is known yet: it may be found to run.
+        self.parts.slowdowns.paces().open(id, name);
         match found {
             Ok(Found::Exited(exit)) => self.exited(id, attempt, Exit { ended, ..exit }),
             Ok(Found::Alive { supervisor, child, pidfd }) => {
@@ -85,7 +87,6 @@ impl Engine {
                 self.apply(started(supervisor, child));
                 self.suspend_on(id);
                 self.end_on(id);
-                self.parts.slowdowns.paces().open(id, name);
                 self.parts.watcher.adopted(watched, pidfd, false);
             }
             Ok(Found::Orphan { supervisor, child, pidfd }) => {
@@ -93,7 +94,6 @@ impl Engine {
                 self.apply(started(supervisor, Some(child)));
                 self.suspend_on(id);
                 self.end_on(id);
-                self.parts.slowdowns.paces().open(id, name);
                 self.parts.slowdowns.paces().lose(id);
                 self.parts.watcher.adopted(watched, pidfd, true);
             }

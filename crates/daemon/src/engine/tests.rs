@@ -340,6 +340,19 @@ fn a_suspension_goes_on_though_the_disk_refuses_what_was_found_at_the_start() {
     }
 }
 
+/// What a supervisor tells meanwhile, and later, counts.
+#[test]
+fn a_job_is_heard_of_which_nothing_can_be_found_out_at_first() {
+    let mut machine = Machine::new();
+    let job = machine.runs(0, MiB::gib(4));
+    let record = machine.engine.parts.lives.present_dir().join(format!("{job}.1.record"));
+    std::fs::remove_file(&record).unwrap();
+    std::fs::create_dir(&record).unwrap();
+    machine.engine.adopt(Vec::new());
+    assert!(machine.engine.state.active().contains(&job));
+    assert!(machine.engine.parts.slowdowns.paces().is_heard(job, machine.engine.parts.clock.now()));
+}
+
 /// A disk that is full when the daemon comes back must not have a job killed that was never asked to end.
 #[test]
 fn an_end_is_repeated_though_the_disk_refuses_what_was_found_at_the_start() {
