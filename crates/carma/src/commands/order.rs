@@ -73,6 +73,13 @@ struct Ended {
     perhaps: bool,
 }
 
+impl Ended {
+    fn by(error: ClientError, left: usize) -> Self {
+        let perhaps = matches!(error, ClientError::Broken { .. } | ClientError::Silent { .. });
+        Self { failure: error.into(), left, perhaps }
+    }
+}
+
 /// Gives an order for each target, and says what came of it in the order in which they were named.
 pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order: &str) -> Outcome {
     let mut client = context.client()?;
@@ -89,7 +96,7 @@ pub(crate) fn give(context: &Context, target: Target, ranges: &[IdRange], order:
             // It has no turn for a listing now: the order matters more.
             Err(ClientError::Refused { .. }) => {}
             Err(e) => {
-                let ended = Ended { failure: e.into(), left: ids.len(), perhaps: false };
+                let ended = Ended { perhaps: false, ..Ended::by(e, ids.len()) };
                 return Told::of(target).end(Some(ended));
             }
         }
@@ -129,13 +136,7 @@ fn give_all(client: &mut Client, target: Target, ids: Vec<u64>, order: &str, sto
                 done.extend(outcomes);
             }
             Err(ClientError::Refused { status: NO_SUCH_ADDRESS, .. }) => several = false,
-            Err(error) => {
-                let perhaps = !error.is_refusal();
-                return Given {
-                    done,
-                    ended: Some(Ended { failure: error.into(), left: left.len(), perhaps }),
-                };
-            }
+            Err(error) => return Given { done, ended: Some(Ended::by(error, left.len())) },
         }
     }
     Given { done, ended: None }
@@ -238,7 +239,7 @@ impl Told {
         let code = self.refused.first().map_or(0, |alike| alike.first.code);
         let mut refused = self.refused.into_iter();
         refused.by_ref().take(TOLD).for_each(|alike| alike.told(self.target).tell());
-        let more: usize = refused.map(|alike| 1 + alike.ids.len()).sum();
+        let more: usize = refused.map(|alike| alike.number()).sum();
         if more > 0 {
             Failure::new(format!("{more} more were refused")).tell();
         }
@@ -250,7 +251,7 @@ impl Told {
 
     /// Says how far it got, where it was about several.
     fn ended(&self, Ended { failure, left, perhaps }: Ended) -> Failure {
-        let refused: usize = self.refused.iter().map(|alike| 1 + alike.ids.len()).sum();
+        let refused: usize = self.refused.iter().map(Alike::number).sum();
         let all = self.done + refused + left;
         if all == 1 {
             return failure;
@@ -268,6 +269,10 @@ impl Told {
 }
 
 impl Alike {
+    const fn number(&self) -> usize {
+        1 + self.ids.len()
+    }
+
     /// What was said of the first, and of which others the same was.
     fn told(self, target: Target) -> Failure {
         let Self { first, ids } = self;
@@ -299,9 +304,7 @@ pub(crate) fn each<T>(target: Target, all: Vec<(u64, T)>, mut one: impl FnMut(T)
     let (mut told, mut left) = (Told::of(target), all.len());
     for (id, item) in all {
         match one(item) {
-            Err(broken) if !broken.is_refusal() => {
-                return told.end(Some(Ended { failure: broken.into(), left, perhaps: true }));
-            }
+            Err(broken) if !broken.is_refusal() => return told.end(Some(Ended::by(broken, left))),
             done => told.add(id, done),
         }
         left -= 1;
