@@ -26,8 +26,7 @@ PROGRAMS = (
     "compiled,graphs,loaders,actors,native,threads,distributed,ipc,expandable,of_total,pool,trials,notebook,checkpoints,"
     "executes_anew,monitored,offload,triton,fraction,games,abrupt,cupy"
 )
-# Seconds. Start-up takes up to half a minute with three at a time.
-PATIENCE = 150
+# Seconds.
 AWAY = 5
 
 
@@ -78,7 +77,7 @@ class Job:
                 return f"{job['reason']['code']}: {job['reason']['text']}"
             return "done" if job["state"] == wanted else None
 
-        return wait_for(done, PATIENCE, f"job {self.id} to be {wanted}"), time.time() - since
+        return wait_for(done, self.carma.options.patience, f"job {self.id} to be {wanted}"), time.time() - since
 
     def said(self):
         """What it has printed so far."""
@@ -88,7 +87,7 @@ class Job:
         """Seconds until it prints more than it has, or ends; none where it does neither."""
         since, before = time.time(), self.said()
         try:
-            wait_for(lambda: self.said() != before or self.show()["ended_ms"], PATIENCE, f"job {self.id} to go on")
+            wait_for(lambda: self.said() != before or self.show()["ended_ms"], self.carma.options.patience, f"job {self.id} to go on")
         except RuntimeError:
             return None
         return time.time() - since
@@ -121,7 +120,7 @@ def play(carma, name, command, memory, virtual):
     job = Job(carma, command, f"{max(8, 1.4 * float(memory[:-1])):.0f}G")
     row = {"name": name, "job": job.id}
     try:
-        wait_for(lambda: job.held_gib() > 0.3 or job.show()["ended_ms"], PATIENCE, f"{name} to use the GPU")
+        wait_for(lambda: job.held_gib() > 0.3 or job.show()["ended_ms"], options.patience, f"{name} to use the GPU")
         time.sleep(6)
         row["gib"] = job.held_gib()
         if options.control:
@@ -138,7 +137,7 @@ def play(carma, name, command, memory, virtual):
     except RuntimeError as error:
         row["error"] = str(error)
     try:
-        wait_for(lambda: job.show()["ended_ms"], PATIENCE, f"{name} to end")
+        wait_for(lambda: job.show()["ended_ms"], options.patience, f"{name} to end")
     except RuntimeError as error:
         row["error"] = f"{row.get('error', '')} {error}".strip()
         row["threads"] = [threads(name)]
@@ -148,7 +147,8 @@ def play(carma, name, command, memory, virtual):
     shown = job.show()
     row |= {"state": shown["state"], "attempts": shown["attempts"], "reason": shown["reason"]["text"]}
     row["said"] = job.said().strip()[-600:]
-    print(f"{name}: {row.get('suspend', '-')}, {row.get('resume', '-')}, {row['state']}", flush=True)
+    # A line each, so that a call that is killed leaves what was over.
+    print(json.dumps(row), flush=True)
     return row
 
 
@@ -170,6 +170,7 @@ def main():
     parser.add_argument("--only", default=PROGRAMS)
     parser.add_argument("--at-once", type=int, default=3)
     parser.add_argument("--work", type=float, default=2, help="times the work that each has in a trace")
+    parser.add_argument("--patience", type=float, default=150, metavar="SECONDS", help="for each step, start-up with others among them")
     parser.add_argument("--control", action="store_true", help="suspends none")
     parser.add_argument("--virtual", action="store_true")
     options = parser.parse_args()

@@ -343,6 +343,7 @@ impl Engine {
                     suspend::Outcome::Suspended(host) => Input::Suspended { job, attempt, host },
                     suspend::Outcome::Resumed => Input::Resumed { job, attempt },
                     suspend::Outcome::Failed { why, stuck } => {
+                        let stuck = stuck || self.state.is_last_try(job);
                         Input::SuspendFailed { job, attempt, why, stuck }
                     }
                 });

@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 /// The pause after a job could not be put back, doubled with each time.
 const PAUSE: Millis = Millis::secs(10);
-/// Doublings of it at most: five minutes.
-const MOST_DOUBLINGS: u32 = 5;
+/// How often in a row a job is put back in vain, five minutes in all, until it is taken for lost. Drivers before r610 suspend
+/// processes that share memory by CUDA IPC, and then refuse to restore them (docs/research/h200.md).
+const TRIES: u32 = 6;
 /// How often an attempt is suspended for the sake of others; after that it is ended or left where it is.
 const MOST_TIMES: u32 = 3;
 /// How often an attempt is moved to an idle GPU, of these: once more it may be suspended, where it would be ended else.
@@ -127,7 +128,10 @@ impl State {
             if asked {
                 halt.now = None;
             } else if let Some(suspension) = &mut halt.now {
-                suspension.not_before = None;
+                // A try that a user asks for before its time is one more.
+                if suspension.not_before.take().is_some() {
+                    suspension.failures = suspension.failures.saturating_sub(1);
+                }
                 suspension.wanted.get_or_insert(Wanted { by, at: now, to: None });
             }
         })
@@ -386,6 +390,15 @@ impl State {
         })
     }
 
+    /// Whether a job that cannot be put back now was tried often enough: it is to begin anew ([`crate::input::Input::SuspendFailed`], stuck).
+    #[must_use]
+    pub fn is_last_try(&self, id: JobId) -> bool {
+        self.job(id).and_then(Job::suspension).is_some_and(|suspension| {
+            let home = suspension.wanted.as_ref().is_some_and(|wanted| wanted.to.is_none());
+            suspension.step == SuspendStep::Resuming && home && suspension.failures + 1 >= TRIES
+        })
+    }
+
     /// It runs on, or stays suspended, or begins anew.
     pub(super) fn suspend_failed(
         &mut self,
@@ -446,7 +459,7 @@ impl State {
                 return;
             }
             halt.failed = Some(why);
-            let pause = PAUSE.0 << suspension.failures.min(MOST_DOUBLINGS);
+            let pause = PAUSE.0 << suspension.failures.min(TRIES);
             suspension.not_before = Some(now + Millis(pause));
             suspension.failures = suspension.failures.saturating_add(1);
         })

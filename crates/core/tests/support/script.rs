@@ -512,7 +512,7 @@ impl Stage {
                 let job = words.job()?;
                 let attempt = self.placement(job)?.attempt;
                 let why = words.take("why").ok_or("why=\"...\" is missing")?;
-                let stuck = words.flag("stuck");
+                let stuck = words.flag("stuck") || self.state.is_last_try(job);
                 self.apply(&Input::SuspendFailed { job, attempt, why, stuck })?;
             }
             "restart" => self.restart()?,

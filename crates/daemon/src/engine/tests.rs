@@ -314,6 +314,24 @@ fn what_came_of_a_suspension_is_not_lost_with_a_commit() {
 
 /// A disk that is full when the daemon comes back must not leave a job between its GPU and the host until the next start.
 #[test]
+fn a_job_that_cannot_be_put_back_begins_anew_in_the_end() {
+    let mut machine = Machine::new();
+    let job = machine.runs(0, MiB::gib(4));
+    machine.suspends(job);
+    machine.is_off(job);
+    machine.comes_back(job);
+    for failures in 1..=6 {
+        let why = "restore of process 7: invalid value".into();
+        machine.engine.handle(Message::Suspension(job, 1, suspend::Outcome::Failed { why, stuck: false }));
+        let ending = machine.engine.state.job(job).unwrap().ending().is_some();
+        assert_eq!(ending, failures == 6, "{failures}");
+        if !ending {
+            machine.decided(Action::Resume { job, attempt: 1, gpus: vec![GpuId(0)] });
+        }
+    }
+}
+
+#[test]
 fn a_suspension_goes_on_though_the_disk_refuses_what_was_found_at_the_start() {
     for comes_back in [false, true] {
         let mut machine = Machine::new();
