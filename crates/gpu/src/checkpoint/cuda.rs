@@ -140,7 +140,10 @@ impl Cuda {
 /// What the driver's answer means here.
 fn told(code: c_int) -> String {
     let meaning = match code {
-        1 => "invalid value: no CUDA process, or GPUs that do not fit",
+        1 => {
+            "invalid value: no CUDA process, GPUs that do not fit, or GPU memory shared with another process (CUDA IPC), which \
+             drivers before r610 do not restore"
+        }
         2 => "out of memory",
         3 => "not initialised: it does not use a GPU",
         100 => "no GPU",
